@@ -1,0 +1,207 @@
+"""Aggregator: the acks of one signal -> Outcome (spec acks-and-http 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from acks.errors import GatewayError, error
+from acks.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from acks.signals import Acknowledgement, Response
+
+_PLAIN = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
+
+
+def combined_status(statuses: Sequence[int]) -> int:
+    """Status of several acks (spec 4.1): one -> its own; all 2xx -> 200; else 424; none -> 500."""
+    if not statuses:
+        return 500
+    if len(statuses) == 1:
+        return statuses[0]
+    return 200 if all(200 <= status < 300 for status in statuses) else 424
+
+
+def entry_json(ack: Acknowledgement, minimal: bool = False) -> dict[str, Any]:
+    """One ack inside an aggregated answer: status, payload?, headers, in this order (spec 4.2)."""
+    entry: dict[str, Any] = {"status": ack.status}
+    if minimal:
+        entry["headers"] = {"response-required": False}
+        return entry
+    if ack.payload is not None:
+        entry["payload"] = ack.payload
+    headers = {k: v for k, v in ack.headers.items() if k != "requested-acks"}
+    headers["response-required"] = False
+    entry["headers"] = headers
+    return entry
+
+
+def aggregate_json(acks: Iterable[Acknowledgement], minimal: bool = False) -> dict[str, Any]:
+    """Label -> entry; a label that occurs twice becomes an array (spec 4.2)."""
+    body: dict[str, Any] = {}
+    for ack in acks:
+        entry = entry_json(ack, minimal)
+        known = body.get(ack.label)
+        if known is None:
+            body[ack.label] = entry
+        elif isinstance(known, list):
+            known.append(entry)
+        else:
+            body[ack.label] = [known, entry]
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The one answer type: final acks and combined status, or a plain response, or an error."""
+
+    status: int
+    acks: tuple[Acknowledgement, ...] = ()
+    response: Response | None = None
+    error: GatewayError | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        """Whether everything that was asked for has happened."""
+        return 200 <= self.status < 300
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An outcome rendered for HTTP: ``body`` is a JSON value, None means no body."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, Any]
+
+
+_NO_HEADERS: dict[str, Any] = {}
+
+
+def http_answer(
+    outcome: Outcome, response_required: bool, command_headers: Mapping[str, Any]
+) -> Answer:
+    """Render an outcome for HTTP, by the table of spec 4.2.
+
+    ``command_headers`` are the answer headers that only depend on the command.
+    """
+    if outcome.error is not None:
+        return Answer(outcome.status, outcome.error.to_json(), command_headers)
+    acks = outcome.acks
+    if not response_required:
+        if outcome.success:
+            return Answer(202, None, _NO_HEADERS)
+        if len(acks) < 2:
+            return Answer(outcome.status, None, command_headers)
+        return Answer(424, aggregate_json(acks, minimal=True), command_headers)
+    if outcome.response is not None:
+        response = outcome.response
+        return Answer(response.status, response.payload, {**command_headers, **response.headers})
+    if len(acks) == 1:
+        ack = acks[0]
+        body = None if ack.status == 204 else ack.payload
+        return Answer(ack.status, body, {**ack.headers, **command_headers})
+    return Answer(outcome.status, aggregate_json(acks), command_headers)
+
+
+class Aggregator:
+    """Collects the acks of one signal. Every method returns the outcome once it is final.
+
+    ``labels`` are the ack requests after defaulting; with none of them the processing's own
+    response is the answer. A command that wants neither acks nor a response is accepted (202)
+    unless an error comes in time.
+    """
+
+    __slots__ = (
+        "_acks", "_missing", "correlation_id", "labels", "outcome", "response_required",
+        "thing_id", "timeout_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        thing_id: str,
+        correlation_id: str,
+        labels: tuple[str, ...],
+        timeout_ms: int,
+        response_required: bool = True,
+    ) -> None:
+        self.thing_id = thing_id
+        self.correlation_id = correlation_id
+        self.labels = labels
+        self.timeout_ms = timeout_ms
+        self.response_required = response_required
+        self.outcome: Outcome | None = None
+        self._acks: dict[str, Acknowledgement | None] = dict.fromkeys(labels)
+        self._missing = len(self._acks)
+
+    def respond(self, response: Response) -> Outcome | None:
+        """Take the success of our own processing: it is the answer, or counts as its label."""
+        if self.outcome is not None:
+            return None
+        if not self.labels or self.labels == _PLAIN[0]:
+            self.outcome = Outcome(response.status, response=response)
+            return self.outcome
+        if TWIN_PERSISTED not in self._acks:
+            return None
+        ack = Acknowledgement(
+            TWIN_PERSISTED,
+            self.thing_id,
+            self.correlation_id,
+            response.status,
+            response.payload,
+            response.headers,
+        )
+        return self.receive(ack)
+
+    def fail(self, problem: GatewayError) -> Outcome | None:
+        """Take an error of our own processing: it ends the wait and is the answer (spec 4, 5)."""
+        if self.outcome is not None:
+            return None
+        self.outcome = Outcome(problem.status, error=problem)
+        return self.outcome
+
+    def receive(self, ack: Acknowledgement) -> Outcome | None:
+        """Take an ack. It counts only if its label is outstanding: the first one wins (spec 4, 2)."""
+        if not self.is_outstanding(ack.label):
+            return None
+        self._acks[ack.label] = ack
+        self._missing -= 1
+        return None if self._missing else self._finish()
+
+    def expire(self) -> Outcome | None:
+        """The time is up: what is outstanding becomes 408 (spec 4, 1 and 6)."""
+        if self.outcome is not None:
+            return None
+        if not self.labels and not self.response_required:
+            self.outcome = Outcome(202, response=Response(202, None, {}))
+            return self.outcome
+        if not self.labels or self.labels in _PLAIN:
+            problem = error("command.timeout", timeout_ms=self.timeout_ms)
+            self.outcome = Outcome(problem.status, error=problem)
+            return self.outcome
+        payload = error("acknowledgement:request.timeout", timeout_ms=self.timeout_ms).to_json()
+        headers = {"correlation-id": self.correlation_id, "response-required": False}
+        for label, ack in self._acks.items():
+            if ack is None:
+                self._acks[label] = Acknowledgement(
+                    label, self.thing_id, self.correlation_id, 408, payload, headers
+                )
+        return self._finish()
+
+    def is_outstanding(self, label: str) -> bool:
+        """Whether an ack with this label would still count."""
+        return self.outcome is None and self._acks.get(label, _ABSENT) is None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Labels that nobody has acknowledged yet."""
+        return tuple(label for label, ack in self._acks.items() if ack is None)
+
+    def _finish(self) -> Outcome:
+        acks = tuple(ack for ack in self._acks.values() if ack is not None)
+        self.outcome = Outcome(combined_status([ack.status for ack in acks]), acks)
+        return self.outcome
+
+
+_ABSENT: Any = object()

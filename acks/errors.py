@@ -1,0 +1,372 @@
+"""One error tree and its catalogue: code, status, message, description, retryable.
+
+Every error a caller can see is an entry of :data:`CATALOGUE` (spec acks-and-http 1.7 and 9.1). A wire
+renders :meth:`GatewayError.to_json`; it never invents an error of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_RETRYABLE = frozenset({408, 424, 429})
+
+
+def is_retryable(status: int) -> bool:
+    """Whether trying again makes sense after ``status`` (seed: semantics of status codes)."""
+    return status in _RETRYABLE or status >= 500
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """One catalogue entry. ``message`` and ``description`` are ``str.format`` templates."""
+
+    code: str
+    status: int
+    message: str
+    description: str | None = None
+    href: str | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a caller may expect success when it sends the same again."""
+        return is_retryable(self.status)
+
+
+class GatewayError(Exception):
+    """An error of the catalogue, with its facts filled in.
+
+    ``extras`` are further fields of the error JSON, e.g. ``invalidHeaderKey``.
+    """
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        message: str,
+        description: str | None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.description = description
+        self.extras = dict(extras) if extras else {}
+
+    @property
+    def status(self) -> int:
+        """HTTP status of this error."""
+        return self.kind.status
+
+    @property
+    def code(self) -> str:
+        """Catalogue code, e.g. ``things:thing.notfound``."""
+        return self.kind.code
+
+    def to_json(self) -> dict[str, Any]:
+        """Error JSON: status, error, message, description, href, extras, in this order."""
+        body: dict[str, Any] = {
+            "status": self.kind.status,
+            "error": self.kind.code,
+            "message": self.message,
+        }
+        if self.description is not None:
+            body["description"] = self.description
+        if self.kind.href is not None:
+            body["href"] = self.kind.href
+        body.update(self.extras)
+        return body
+
+
+def error(
+    code: str,
+    *,
+    message: str | None = None,
+    description: str | None = None,
+    extras: Mapping[str, Any] | None = None,
+    **facts: object,
+) -> GatewayError:
+    """Build the error ``code`` of the catalogue; ``facts`` fill its templates.
+
+    ``message`` and ``description`` replace the templates where a code has several texts.
+    Raises KeyError for a code that the catalogue lacks: that is a defect of ours.
+    """
+    kind = CATALOGUE[code]
+    text = kind.message.format(**facts) if message is None else message
+    detail = kind.description
+    if description is not None:
+        detail = description
+    elif detail is not None:
+        detail = detail.format(**facts)
+    return GatewayError(kind, text, detail, extras)
+
+
+def _kinds(*kinds: ErrorKind) -> dict[str, ErrorKind]:
+    return {kind.code: kind for kind in kinds}
+
+
+_LABEL_HREF = (
+    "https://www.eclipse.dev/ditto/protocol-specification-topic.html"
+    "#acknowledgement-criterion-actions"
+)
+_PERMISSIONS = "Check if the ID of your requested {entity} was correct and you have sufficient permissions."
+
+CATALOGUE: dict[str, ErrorKind] = _kinds(
+    # --- acknowledgements (spec acks-and-http 1.7)
+    ErrorKind(
+        "acknowledgement:label.invalid",
+        400,
+        "Acknowledgement label <{label}> is invalid.",
+        "An acknowledgement label must conform to the regular expression of Ditto documentation.",
+        _LABEL_HREF,
+    ),
+    ErrorKind(
+        "acknowledgement:label.not.declared",
+        400,
+        "Cannot send acknowledgement with label <{label}>, which is not declared.",
+        "Each connection may only send acknowledgements whose label matches one declared for the "
+        "connection.",
+    ),
+    ErrorKind(
+        "acknowledgement:label.not.unique",
+        409,
+        "One or more declared acknowledgement labels are taken by other subscribers.",
+        "Please ensure all other subscribers with the declared acknowledgement labels are offline.",
+    ),
+    ErrorKind(
+        "acknowledgement:ditto.acklabel.forbidden",
+        400,
+        "The Ditto internal Acknowledgement label <{label}> is not allowed to be issued externally!",
+        "Make sure to not issue an Ditto internal Acknowledgement label.",
+    ),
+    ErrorKind(
+        "acknowledgement:correlation-id.missing",
+        400,
+        "Correlation-id header for acknowledgement is missing.",
+        "Please provide the mandatory header 'correlation-id' as part of your acknowledgement",
+    ),
+    ErrorKind(
+        "acknowledgement:request.duplicate.correlation-id",
+        409,
+        "Correlation-id <{correlation_id}> for acknowledgement request was already used very recently.",
+        "Please provide unique correlation-ids when requesting acknowledgements, at least unique "
+        "within at least several minutes.",
+    ),
+    ErrorKind(
+        "acknowledgement:request.timeout",
+        408,
+        "The acknowledgement request reached the specified timeout of {timeout_ms:,}ms.",
+        "Try increasing the timeout and make sure that the requested acknowledgement is sent back "
+        "in time.",
+    ),
+    ErrorKind(
+        "acknowledgement:request.parsing.failed",
+        422,
+        "<{label}> cannot be parsed to an acknowledgement request! Cause: Acknowledgement label "
+        "<{label}> is invalid.",
+        "The string to be parsed must be a valid representation of an acknowledgement request.",
+    ),
+    ErrorKind(
+        "command.timeout",
+        408,
+        "The Command reached the specified timeout of {timeout_ms:,}ms.",
+        "Try increasing the command timeout.",
+    ),
+    # --- headers, bodies, addresses
+    ErrorKind(
+        "header.invalid",
+        400,
+        "The value '{value}' of the header '{header}' is not a valid {type}.",
+        "Verify that the value of the header '{header}' is a valid '{type}' and try again.",
+    ),
+    ErrorKind(
+        "command.headers.invalid",
+        400,
+        "Query commands must not have the header 'response-required' set to 'false'",
+        "Set the header 'response-required' to 'true' instead in order to receive a response to "
+        "your query command.",
+    ),
+    ErrorKind("timeout.invalid", 400, "{reason}", "Please choose a valid timeout."),
+    ErrorKind(
+        "gateway:timeout.invalid",
+        400,
+        "The timeout <{timeout_ms:,}ms> is not inside its allowed bounds <0ms - {max_ms:,}ms>",
+        "Choose a timeout inside the bounds.",
+    ),
+    ErrorKind(
+        "gateway:duplicate.header.field",
+        400,
+        "<{header}> was provided more than once in the request!",
+        "A request must not contain multiple header fields with the same field name. For more "
+        "information see RFC 7230 section 3.2.2.",
+    ),
+    ErrorKind(
+        "headers.too.large",
+        431,
+        "The headers are too large.",
+        "Send fewer or shorter header fields: at most {limit} characters in all.",
+    ),
+    ErrorKind("json.invalid", 400, "Failed to parse JSON string '{text}'!", "{reason}"),
+    ErrorKind(
+        "json.format.invalid",
+        400,
+        "The JSON format is not the expected one.",
+        "{reason}",
+    ),
+    ErrorKind("json.field.missing", 400, "JSON did not include required <{field}> field!", None),
+    ErrorKind(
+        "json.pointer.invalid",
+        400,
+        "The JSON pointer '{pointer}' is invalid!",
+        "Consecutive slashes in JSON pointers are not supported.",
+    ),
+    ErrorKind(
+        "mediatype.unsupported",
+        415,
+        "The Media-Type <{given}> is not supported for this resource.",
+        "Allowed Media-Type is: <{allowed}>.",
+    ),
+    ErrorKind(
+        "request.toolarge",
+        413,
+        "The request body is larger than {limit:,} bytes.",
+        "Send a smaller body.",
+    ),
+    ErrorKind(
+        "rql.expression.invalid",
+        400,
+        "The RQL expression '{text}' is invalid.",
+        "{reason}",
+    ),
+    ErrorKind(
+        "things:field.selection.invalid",
+        400,
+        "Thing field selection <{text}> was not valid.",
+        "{reason}",
+    ),
+    # --- resources
+    ErrorKind(
+        "gateway:resource.notfound",
+        404,
+        "The resource '{path}' was not found.",
+        "Check the path and the method of your request.",
+    ),
+    ErrorKind(
+        "gateway:method.notallowed",
+        405,
+        "The method '{method}' is not allowed for the resource '{path}'.",
+        "Allowed methods: {allowed}.",
+    ),
+    ErrorKind(
+        "api.version.notsupported",
+        404,
+        "The requested API version <{version}> is not supported.",
+        "Supported version: 2.",
+    ),
+    ErrorKind(
+        "things:id.invalid",
+        400,
+        "Thing ID '{thing_id}' is not valid!",
+        "It must conform to the namespaced entity ID notation (see Ditto documentation)",
+    ),
+    ErrorKind(
+        "things:id.notsettable",
+        400,
+        "The Thing ID in the request body is not equal to the Thing ID in the URL.",
+        "Either delete the Thing ID from the request body or use the same Thing ID as in the "
+        "request URL.",
+    ),
+    ErrorKind(
+        "things:thing.notfound",
+        404,
+        "The Thing with ID '{thing_id}' could not be found or requester had insufficient "
+        "permissions to access it.",
+        _PERMISSIONS.format(entity="Thing"),
+    ),
+    ErrorKind(
+        "things:thing.notmodifiable",
+        403,
+        "The Thing with ID '{thing_id}' could not be modified as the requester had insufficient "
+        "permissions to modify it.",
+        _PERMISSIONS.format(entity="Thing"),
+    ),
+    ErrorKind(
+        "things:attributes.notmodifiable",
+        403,
+        "The Attributes of the Thing with ID '{thing_id}' could not be modified as the requester "
+        "had insufficient permissions to modify it.",
+        _PERMISSIONS.format(entity="Thing"),
+    ),
+    ErrorKind(
+        "things:attribute.notmodifiable",
+        403,
+        "The attribute with key '{path}' on the Thing with ID '{thing_id}' could not be modified "
+        "as the requester had insufficient permissions to modify it.",
+        "Check if the ID of the Thing and the key of your requested attribute was correct and you "
+        "have sufficient permissions.",
+    ),
+    ErrorKind(
+        "things:thing.notcreatable",
+        400,
+        "The Thing with ID '{thing_id}' could not be created as the Policy with ID '{policy_id}' "
+        "is not existing.",
+        "Check if the ID of the Policy you created the Thing with is correct and that the Policy "
+        "is existing.",
+    ),
+    ErrorKind(
+        "things:thing.toolarge",
+        413,
+        "The size of '{size}' B exceeds the maximal allowed Thing size of '{limit}' B.",
+        "Reduce the size of the Thing.",
+    ),
+    ErrorKind(
+        "policies:entry.invalid",
+        400,
+        "The Policy is invalid: {reason}",
+        "Check the Policy and try again.",
+    ),
+    # --- the gateway itself
+    ErrorKind(
+        "gateway:authentication.failed",
+        401,
+        "The request could not be authenticated.",
+        "Please provide valid credentials.",
+    ),
+    ErrorKind(
+        "gateway:authorization.missing",
+        403,
+        "The credentials are valid, but do not allow this.",
+        "Use the credentials of an operator.",
+    ),
+    ErrorKind(
+        "too.many.requests",
+        429,
+        "You made too many requests.",
+        "Try again soon.",
+    ),
+    ErrorKind(
+        "things:thing.unavailable",
+        503,
+        "The Thing with the ID '{thing_id}' is not available, please try again later.",
+        "The requested Thing is temporarily not available.",
+    ),
+    ErrorKind(
+        "gateway:service.unavailable",
+        503,
+        "The service is temporarily unavailable.",
+        "{reason}",
+    ),
+    ErrorKind(
+        "gateway:internalerror",
+        500,
+        "There was an error while processing the request.",
+        "Please contact the operator and name the correlation-id of this answer.",
+    ),
+    # --- Ditto Protocol
+    ErrorKind(
+        "protocoladapter:unknown.topicpath",
+        400,
+        "The topic path '{topic}' is not supported.",
+        "{reason}",
+    ),
+)

@@ -1,0 +1,135 @@
+"""Ditto Protocol envelope <-> signal: the only place that knows field names (spec 5.1, 5.4, 5.5, 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from acks.errors import GatewayError, error
+from acks.journal import EntryMeta
+from acks.labels import BUILT_IN, is_label
+from acks.signals import Acknowledgement
+from acks.topic import Topic, errors_topic, event_topic, parse_topic
+
+Envelope = dict[str, Any]
+
+WEAK_UNSUBSCRIBED = (
+    "Acknowledgement was issued automatically as weak ack, because the signal is not relevant for "
+    "the subscriber. Possible reasons are: the subscriber was not authorized, or the subscriber "
+    "did not subscribe for the signal type."
+)
+"""Payload of a weak ack for a subscriber that is not among the receivers (spec 6)."""
+
+
+def event_envelope(
+    meta: EntryMeta,
+    headers: Mapping[str, Any],
+    value: Any,
+    requested_acks: tuple[str, ...] | None,
+    correlation_id: str,
+) -> Envelope:
+    """A journal entry as a twin event for one subscriber (spec 7.1).
+
+    ``headers`` and ``value`` are the entry's; ``requested_acks`` what this subscriber is to see of
+    them (None: no such header), ``correlation_id`` the id it has to repeat in its acks.
+    """
+    shown: dict[str, Any] = {"correlation-id": correlation_id, "response-required": False}
+    if requested_acks is not None:
+        shown["requested-acks"] = requested_acks
+    shown["entity-revision"] = meta.revision
+    shown.update(headers)
+    envelope: Envelope = {
+        "topic": event_topic(meta.thing_id, meta.action),
+        "headers": shown,
+        "path": meta.path,
+    }
+    if value is not None:
+        shown["content-type"] = "application/json"
+        envelope["value"] = value
+    envelope["revision"] = meta.revision
+    envelope["timestamp"] = meta.timestamp
+    return envelope
+
+
+def error_envelope(
+    problem: GatewayError, correlation_id: str | None, thing_id: str | None = None
+) -> Envelope:
+    """An error as an envelope; without ``thing_id`` on the topic of unknown things (spec 5.5)."""
+    headers: dict[str, Any] = {}
+    if correlation_id is not None:
+        headers["correlation-id"] = correlation_id
+    headers["response-required"] = False
+    headers["content-type"] = "application/json"
+    return {
+        "topic": errors_topic(thing_id),
+        "headers": headers,
+        "path": "/",
+        "value": problem.to_json(),
+        "status": problem.status,
+    }
+
+
+def read_headers(envelope: Envelope) -> dict[str, Any]:
+    """The envelope's headers with lower-case names, without null values.
+
+    Raises ``json.format.invalid`` if they are no object.
+    """
+    headers = envelope.get("headers")
+    if headers is None:
+        return {}
+    if not isinstance(headers, dict):
+        raise error("json.format.invalid", reason="The field 'headers' must be a JSON object.")
+    return {name.lower(): value for name, value in headers.items() if value is not None}
+
+
+def read_topic(envelope: Any) -> Topic:
+    """The topic of a parsed frame.
+
+    Raises ``json.format.invalid`` if the frame is no envelope, ``json.field.missing`` without a
+    topic, ``protocoladapter:unknown.topicpath``.
+    """
+    if not isinstance(envelope, dict):
+        raise error("json.format.invalid", reason="A Ditto Protocol message is a JSON object.")
+    topic = envelope.get("topic")
+    if topic is None:
+        raise error("json.field.missing", field="/topic")
+    if not isinstance(topic, str):
+        raise error("json.format.invalid", reason="The field 'topic' must be a string.")
+    return parse_topic(topic)
+
+
+def read_ack(
+    envelope: Envelope, topic: Topic, declared: frozenset[str]
+) -> Acknowledgement:
+    """Read a subscriber's ack and check it, in the order of spec 5.4, rows 2 to 7.
+
+    ``declared`` are the labels the session owns. A missing correlation-id reads as "".
+    """
+    headers = read_headers(envelope)
+    status = envelope.get("status")
+    if type(status) is not int or not 100 <= status <= 599 or not topic.action:
+        raise error(
+            "protocoladapter:unknown.topicpath",
+            topic=envelope["topic"],
+            reason="An acknowledgement needs a label in its topic and a 'status' from 100 to 599.",
+        )
+    label = topic.action
+    if label not in declared or label in BUILT_IN:
+        raise _not_issuable(label)
+    correlation_id = headers.pop("correlation-id", "")
+    return Acknowledgement(
+        label,
+        topic.thing_id,
+        correlation_id if isinstance(correlation_id, str) else str(correlation_id),
+        status,
+        envelope.get("value"),
+        headers,
+    )
+
+
+def _not_issuable(label: str) -> GatewayError:
+    if not is_label(label):
+        return error("acknowledgement:label.invalid", label=label)
+    if label in BUILT_IN:
+        return error("acknowledgement:ditto.acklabel.forbidden", label=label)
+    return error("acknowledgement:label.not.declared", label=label)

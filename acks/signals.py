@@ -1,0 +1,64 @@
+"""Signals: frozen values that travel between wires and the core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acks.headers import AckOptions
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A change to a twin, as a wire read it.
+
+    ``path`` is the JSON pointer inside the thing, ``()`` for the whole thing; ``value`` parsed
+    JSON; ``headers`` what travels on with the signal; ``subjects`` the requester's subjects, the
+    first of them its own; ``origin`` the session that sent it (it does not get its own event back);
+    ``location`` the absolute URL that a created resource would have.
+    """
+
+    thing_id: str
+    path: tuple[str, ...]
+    value: Any
+    correlation_id: str
+    options: AckOptions
+    subjects: tuple[str, ...]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    policy: JsonObject | None = None
+    location: str | None = None
+    origin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Label + status + payload for one correlation-id. A payload of None is no payload."""
+
+    label: str
+    thing_id: str
+    correlation_id: str
+    status: int
+    payload: Any = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def weak(self) -> bool:
+        """Whether it was issued by us because the signal did not concern the label's owner."""
+        return str(self.headers.get("ditto-weak-ack", "")).lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What processing a command gave: status, entity (None: no body) and its headers."""
+
+    status: int
+    payload: Any
+    headers: Mapping[str, Any]
