@@ -1,0 +1,111 @@
+"""The ASGI application: hot paths straight to their endpoints, everything else to FastAPI."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import structlog
+
+from acks.errors import GatewayError, error
+from app.api.http import Receive, Scope, Send, correlation_id_of, send_error
+from app.api.things import Things
+from app.api.ws import WebSocket
+from app.observe.metrics import RequestMetrics
+
+log = structlog.get_logger("access")
+
+_THINGS = "/api/2/things/"
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Front:
+    """Dispatches by path, renders errors of the catalogue, counts and (sampled) logs requests."""
+
+    def __init__(
+        self,
+        things: Things,
+        websocket: WebSocket,
+        rest: Asgi,
+        metrics: RequestMetrics,
+        *,
+        log_sample: float,
+    ) -> None:
+        self._things = things
+        self._websocket = websocket
+        self._rest = rest
+        self._metrics = metrics
+        self._sample = log_sample
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection or request."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._http(scope, receive, send)
+        elif kind == "websocket":
+            if scope["path"].startswith("/ws/"):
+                await self._websocket(scope, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._rest(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        status = 0
+
+        def counted(message: MutableMapping[str, Any]) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            return send(message)
+
+        path: str = scope["path"]
+        hot = path.startswith(_THINGS) and len(path) > len(_THINGS)
+        try:
+            if hot:
+                await self._things(scope, receive, counted)
+            else:
+                await self._rest(scope, receive, counted)
+        except GatewayError as problem:
+            status = await self._refuse(scope, counted, problem, status)
+        except ConnectionResetError:
+            status = status or 499
+        except Exception:
+            log.exception("request.failed", correlation_id=_id(scope), path=path)
+            problem = error("gateway:internalerror")
+            status = await self._refuse(scope, counted, problem, status)
+        elapsed = time.perf_counter() - started
+        self._metrics.observe(hot, status, elapsed)
+        if self._sample and (status >= 500 or random.random() < self._sample):
+            log.info(
+                "request",
+                method=scope["method"],
+                path=path,
+                status=status,
+                ms=round(elapsed * 1000, 2),
+                correlation_id=_id(scope),
+            )
+
+    async def _refuse(
+        self, scope: Scope, send: Send, problem: GatewayError, status: int
+    ) -> int:
+        """Answer with an error unless the answer has begun; returns the status that was sent."""
+        if problem.status >= 500:
+            log.warning(
+                "request.refused",
+                error=problem.code,
+                description=problem.description,
+                correlation_id=_id(scope),
+            )
+        if not status:
+            await send_error(send, problem, _id(scope))
+        return status or problem.status
+
+
+def _id(scope: Scope) -> str:
+    known: str | None = scope.get("correlation_id")
+    return known or correlation_id_of(scope)

@@ -1,0 +1,272 @@
+"""Gateway: the one path of every signal. submit · session · acknowledge (design, section 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from acks.aggregator import Aggregator, Outcome
+from acks.document import Twin
+from acks.errors import GatewayError, error
+from acks.labels import custom
+from acks.pending import Pending
+from acks.policy import READ, Policy
+from acks.signals import Acknowledgement, Command, Response
+from app.sessions import Session, Sessions, Subscription
+from app.store.ackbus import AckBus
+from app.store.journal import JournalTail
+from app.store.labels import LabelRegistry
+from app.store.redis_client import StoreUnavailable
+from app.store.twins import TwinStore
+
+log = structlog.get_logger(__name__)
+
+ENFORCEMENT_MS = 3_000
+"""How long a command that wants no answer is watched for an error (spec 2.6), ms."""
+SLICE = 500
+"""Requests that expire in one go; the rest follow in the next turn of the loop."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the gateway counts; read by the metrics."""
+
+    submitted: int = 0
+    refused: int = 0
+    expired: int = 0
+    acks_accepted: int = 0
+    acks_ignored: int = 0
+
+
+class Gateway:
+    """Submits commands, owns sessions, routes acknowledgements. One per process."""
+
+    def __init__(
+        self, node: str, *, max_pending: int, max_sessions: int, outbox_bytes: int
+    ) -> None:
+        self.node = node
+        self.counters = Counters()
+        self.draining = False
+        self._max_pending = max_pending
+        self._max_sessions = max_sessions
+        self._outbox_bytes = outbox_bytes
+        self._pending: Pending[asyncio.Future[Outcome]] = Pending()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.sessions = Sessions(self._send_ack, self._owns_labels)
+
+    def connect(
+        self, twins: TwinStore, bus: AckBus, tail: JournalTail, registry: LabelRegistry
+    ) -> None:
+        """Give the gateway its store adapters."""
+        self.twins = twins
+        self._bus = bus
+        self._tail = tail
+        self._registry = registry
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that wait for their outcome."""
+        return len(self._pending)
+
+    # --- submit
+
+    def submit(self, command: Command) -> asyncio.Future[Outcome]:
+        """Carry out a command; the future gets its outcome at the latest when its timeout is over.
+
+        Raises ``gateway:service.unavailable`` while draining or full, and
+        ``acknowledgement:request.duplicate.correlation-id``.
+        """
+        if self.draining or len(self._pending) >= self._max_pending:
+            self.counters.refused += 1
+            reason = "It is shutting down." if self.draining else "Too many requests are waiting."
+            raise error("gateway:service.unavailable", reason=reason)
+        self.counters.submitted += 1
+        options = command.options
+        labels = options.requested_acks
+        watched_ms = options.timeout_ms if labels or options.response_required else ENFORCEMENT_MS
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Outcome] = loop.create_future()
+        aggregator = Aggregator(
+            command.thing_id, command.correlation_id, labels, watched_ms, options.response_required
+        )
+        deadline = loop.time() + watched_ms / 1000
+        key: object = command.correlation_id
+        if not self._pending.open(key, aggregator, deadline, waiter):
+            if custom(labels):
+                raise error(
+                    "acknowledgement:request.duplicate.correlation-id",
+                    correlation_id=command.correlation_id,
+                )
+            key = object()  # Nobody outside will name it: only our own response is awaited.
+            self._pending.open(key, aggregator, deadline, waiter)
+        if self._timer is None or deadline < self._timer_at:
+            self._arm(loop)
+        until = time.time_ns() // 1_000_000 + watched_ms if labels else 0
+        self.twins.submit(command, until, lambda result: self._processed(key, result))
+        return waiter
+
+    def _processed(self, key: object, result: Response | GatewayError) -> None:
+        if isinstance(result, Response):
+            self._finish(self._pending.respond(key, result))
+        else:
+            self._finish(self._pending.fail(key, result))
+
+    async def read(self, thing_id: str, subjects: tuple[str, ...]) -> Twin:
+        """Read a twin. Raises ``things:thing.notfound`` also for those who may not read it."""
+        found: asyncio.Future[tuple[Twin, Policy] | GatewayError]
+        found = asyncio.get_running_loop().create_future()
+
+        def done(result: tuple[Twin, Policy] | GatewayError) -> None:
+            if not found.done():
+                found.set_result(result)
+
+        self.twins.read(thing_id, done)
+        result = await found
+        if isinstance(result, GatewayError):
+            raise result
+        twin, policy = result
+        if not policy.may(subjects, READ, "thing", ()):
+            raise error("things:thing.notfound", thing_id=thing_id)
+        return twin
+
+    # --- acknowledge
+
+    def acknowledge(self, session: Session, ack: Acknowledgement) -> None:
+        """Take an ack of a subscriber, already checked by the protocol; strays are ignored."""
+        routed = session.forward(ack) if self._owns_labels() else None
+        if routed is None:
+            self.counters.acks_ignored += 1
+        else:
+            self._send_ack(*routed)
+
+    def _send_ack(self, node: str, ack: Acknowledgement) -> None:
+        if node == self.node:
+            self.receive(ack)
+        else:
+            self._bus.send(node, ack)
+
+    def receive(self, ack: Acknowledgement) -> None:
+        """Take an ack for a request of this node, from here or from another node."""
+        if self._pending.is_outstanding(ack.correlation_id, ack.label):
+            self.counters.acks_accepted += 1
+            self._finish(self._pending.receive(ack.correlation_id, ack))
+        else:
+            self.counters.acks_ignored += 1
+
+    def _owns_labels(self) -> bool:
+        return self._registry.valid()
+
+    # --- sessions
+
+    async def open_session(self, subjects: tuple[str, ...], labels: Iterable[str]) -> Session:
+        """Open a session that owns ``labels``.
+
+        Raises ``acknowledgement:label.not.unique``, ``gateway:service.unavailable``.
+        """
+        if self.draining or len(self.sessions) >= self._max_sessions:
+            raise error("gateway:service.unavailable", reason="It takes no more sessions.")
+        session = Session(subjects, labels, outbox_bytes=self._outbox_bytes)
+        if session.declared:
+            try:
+                taken = await self._registry.claim(session.id, session.declared)
+            except StoreUnavailable as problem:
+                raise error("gateway:service.unavailable", reason=str(problem)) from problem
+            if taken is not None:
+                raise error("acknowledgement:label.not.unique")
+            try:
+                await self._acquire_tail()
+            except GatewayError:
+                await self._registry.release(session.id)
+                raise
+        self.sessions.add(session)
+        return session
+
+    async def subscribe(self, session: Session, subscription: Subscription) -> None:
+        """Deliver twin events to ``session``; returns when every later event will be delivered."""
+        if session.events is None and not session.declared:
+            await self._acquire_tail()
+        self.sessions.subscribe(session, subscription)
+
+    async def unsubscribe(self, session: Session) -> None:
+        """Stop delivering twin events to ``session``."""
+        listened = session.events is not None
+        self.sessions.unsubscribe(session)
+        if listened and not session.declared:
+            await self._tail.release()
+
+    async def close_session(self, session: Session) -> None:
+        """End a session: its labels are free at once."""
+        listened = session.events is not None or bool(session.declared)
+        self.sessions.remove(session)
+        if session.declared:
+            await self._registry.release(session.id)
+        if listened:
+            await self._tail.release()
+
+    async def _acquire_tail(self) -> None:
+        try:
+            await self._tail.acquire()
+        except StoreUnavailable as problem:
+            raise error("gateway:service.unavailable", reason=str(problem)) from problem
+
+    def label_lost(self, session_id: str, label: str) -> None:
+        """The lease of a session's label could not be kept: the session is told and closed."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            log.warning("labels.lost", session=session_id, label=label)
+            session.lost()
+
+    # --- time
+
+    def _finish(self, settled: tuple[asyncio.Future[Outcome], Outcome] | None) -> None:
+        if settled is not None and not settled[0].done():
+            settled[0].set_result(settled[1])
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._pending.next_deadline()
+        if deadline is not None:
+            self._timer_at = deadline
+            self._timer = loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        finished = self._pending.expire(loop.time(), SLICE)
+        self.counters.expired += len(finished)
+        for settled in finished:
+            self._finish(settled)
+        self._timer = None
+        if len(finished) == SLICE:
+            self._timer_at = 0.0
+            self._timer = loop.call_later(0.001, self._expire)
+        else:
+            self._arm(loop)
+
+    # --- the end
+
+    async def drain(self, timeout: float) -> None:
+        """Refuse new work, let what is open finish for at most ``timeout`` seconds, end the rest.
+
+        What is left gets a 503; then every session is closed with a code that invites to reconnect.
+        """
+        self.draining = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        while len(self._pending) and loop.time() < end:
+            await asyncio.sleep(0.02)
+        for key in self._pending.keys():
+            problem = error("gateway:service.unavailable", reason="It is shutting down.")
+            self._finish(self._pending.fail(key, problem))
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in self.sessions.all():
+            session.close(1012, "The gateway restarts; you may reconnect.")
+        while len(self.sessions) and loop.time() < end + 2.0:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,256 @@
+"""Sessions: everything a connected subscriber has (design rule 5), and who gets which entry."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import structlog
+
+from acks.errors import error
+from acks.headers import next_correlation_id, visible_acks
+from acks.journal import EntryMeta
+from acks.protocol import WEAK_UNSUBSCRIBED, error_envelope, event_envelope
+from acks.signals import Acknowledgement
+
+log = structlog.get_logger(__name__)
+
+FORWARD_MS = 65_000
+"""How long an ack is awaited from a subscriber when the signal says nothing (spec 5.3), ms."""
+
+SendAck = Callable[[str, Acknowledgement], None]
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a session wants of a signal type: namespaces, empty for all of them."""
+
+    namespaces: frozenset[str] = frozenset()
+
+    def matches(self, thing_id: str) -> bool:
+        """Whether signals of this thing are wanted."""
+        return not self.namespaces or thing_id.partition(":")[0] in self.namespaces
+
+
+@dataclass(slots=True)
+class _Forwarder:
+    """A delivered signal whose acks are awaited: where they go and until when (ms, epoch)."""
+
+    origin: str
+    correlation_id: str
+    labels: set[str]
+    until: int
+
+
+class Session:
+    """One connected subscriber: its subjects, labels, subscription, outbox and awaited acks.
+
+    ``outbox_bytes`` bounds what waits to be sent; a session over it is closed with ``overflow``.
+    """
+
+    def __init__(
+        self, subjects: tuple[str, ...], declared: Iterable[str], *, outbox_bytes: int
+    ) -> None:
+        self.id = uuid4().hex
+        self.subjects = subjects
+        self.declared = frozenset(declared)
+        self.events: Subscription | None = None
+        self.closing: tuple[int, str] | None = None
+        self._outbox: deque[bytes] = deque()
+        self._waiting = 0
+        self._limit = outbox_bytes
+        self._ready = asyncio.Event()
+        self._forwarders: dict[str, _Forwarder] = {}
+
+    # --- outbox
+
+    def put(self, frame: bytes) -> bool:
+        """Queue a text frame (UTF-8); False if the session is over its bound and being closed."""
+        if self.closing is not None:
+            return False
+        if self._waiting + len(frame) > self._limit:
+            self.close(1013, "The subscriber is too slow; you may reconnect.")
+            return False
+        self._outbox.append(frame)
+        self._waiting += len(frame)
+        self._ready.set()
+        return True
+
+    async def frames(self) -> list[bytes]:
+        """Wait for frames and take all of them; an empty list means: close now."""
+        while not self._outbox and self.closing is None:
+            self._ready.clear()
+            await self._ready.wait()
+        taken, self._outbox = list(self._outbox), deque()
+        self._waiting = 0
+        return taken
+
+    def close(self, code: int, reason: str) -> None:
+        """Have the connection closed with this WebSocket code after what is queued is sent."""
+        if self.closing is None:
+            self.closing = (code, reason)
+            self._ready.set()
+
+    def lost(self) -> None:
+        """Say that a label of this session is taken by somebody else, and close (spec ws 1.6)."""
+        problem = error("acknowledgement:label.not.unique")
+        self.put(orjson.dumps(error_envelope(problem, None)))
+        self.close(1000, "A declared label is taken.")
+
+    # --- acks
+
+    def expect(self, meta: EntryMeta, labels: tuple[str, ...], now_ms: int) -> str:
+        """Await acks of ``labels`` for a signal; returns the correlation-id to deliver it with.
+
+        It differs from the signal's while another signal with the same id is open (spec 5.3).
+        """
+        forwarders = self._forwarders
+        while forwarders:
+            first = next(iter(forwarders))
+            if forwarders[first].until > now_ms:
+                break
+            del forwarders[first]
+        until = meta.deadline if meta.deadline > now_ms else now_ms + FORWARD_MS
+        delivered = meta.correlation_id
+        while delivered in forwarders:
+            delivered = next_correlation_id(delivered)
+        forwarders[delivered] = _Forwarder(meta.origin, meta.correlation_id, set(labels), until)
+        return delivered
+
+    def forward(self, ack: Acknowledgement) -> tuple[str, Acknowledgement] | None:
+        """Where an ack of this session goes: (node, ack with the request's correlation-id).
+
+        None if nothing with this correlation-id was delivered here, or it is over (spec 5.4, 9).
+        """
+        forwarder = self._forwarders.get(ack.correlation_id)
+        if forwarder is None or ack.label not in forwarder.labels:
+            return None
+        forwarder.labels.discard(ack.label)
+        if not forwarder.labels:
+            del self._forwarders[ack.correlation_id]
+        headers = {
+            "correlation-id": forwarder.correlation_id,
+            **{k: v for k, v in ack.headers.items() if k not in ("requested-acks", "ditto-weak-ack")},
+            "response-required": False,
+        }
+        return forwarder.origin, Acknowledgement(
+            ack.label, ack.thing_id, forwarder.correlation_id, ack.status, ack.payload, headers
+        )
+
+
+class Sessions:
+    """All sessions of this process; routes journal entries to them.
+
+    ``send_ack(node, ack)`` is called for weak acks; ``owns()`` says whether our labels are surely
+    still ours: without that no ack may be issued.
+    """
+
+    def __init__(self, send_ack: SendAck, owns: Callable[[], bool]) -> None:
+        self._send_ack = send_ack
+        self._owns = owns
+        self._sessions: dict[str, Session] = {}
+        self._listening: dict[str, dict[str, Session]] = {}
+        self._owner: dict[str, Session] = {}
+        self.delivered = 0
+        self.weak = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> list[Session]:
+        """Every session, as of now."""
+        return list(self._sessions.values())
+
+    def add(self, session: Session) -> None:
+        """Take in a session whose labels have been claimed."""
+        self._sessions[session.id] = session
+        for label in session.declared:
+            self._owner[label] = session
+
+    def remove(self, session: Session) -> None:
+        """Forget a session; idempotent."""
+        self.unsubscribe(session)
+        self._sessions.pop(session.id, None)
+        for label in session.declared:
+            if self._owner.get(label) is session:
+                del self._owner[label]
+
+    def subscribe(self, session: Session, subscription: Subscription) -> None:
+        """Deliver twin events to ``session`` from the next entry on; replaces an earlier one."""
+        session.events = subscription
+        for subject in session.subjects:
+            self._listening.setdefault(subject, {})[session.id] = session
+
+    def unsubscribe(self, session: Session) -> None:
+        """Stop delivering twin events to ``session``; idempotent."""
+        session.events = None
+        for subject in session.subjects:
+            listening = self._listening.get(subject)
+            if listening is not None:
+                listening.pop(session.id, None)
+                if not listening:
+                    del self._listening[subject]
+
+    def get(self, session_id: str) -> Session | None:
+        """The session with this id, if it is still connected."""
+        return self._sessions.get(session_id)
+
+    def route(self, shard: int, entry_id: bytes, fields: list[Any]) -> None:
+        """Hand one journal entry to the sessions that may and want to see it (flow 1)."""
+        entry = dict(zip(fields[::2], fields[1::2], strict=True))
+        meta = EntryMeta.from_json(orjson.loads(entry[b"m"]))
+        receivers: dict[str, Session] = {}
+        for subject in meta.readers:
+            listening = self._listening.get(subject)
+            if listening:
+                receivers.update(listening)
+        if receivers:
+            self._deliver(meta, entry, receivers)
+        for label in meta.requested_acks:
+            owner = self._owner.get(label)
+            if owner is not None and owner.id not in receivers:
+                self._send_weak(meta, label)
+
+    def _deliver(
+        self, meta: EntryMeta, entry: dict[bytes, bytes], receivers: dict[str, Session]
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        headers = orjson.loads(entry[b"h"])
+        raw = entry.get(b"v")
+        value = None if raw is None else orjson.Fragment(raw)
+        encoded: dict[tuple[str, tuple[str, ...] | None], bytes] = {}
+        for session in list(receivers.values()):
+            if session.events is None or not session.events.matches(meta.thing_id):
+                del receivers[session.id]
+                continue
+            shown = visible_acks(meta.requested_acks, session.declared)
+            delivered = session.expect(meta, shown, now_ms) if shown else meta.correlation_id
+            key = (delivered, shown)
+            frame = encoded.get(key)
+            if frame is None:
+                envelope = event_envelope(meta, headers, value, shown, delivered)
+                encoded[key] = frame = orjson.dumps(envelope)
+            if session.put(frame):
+                self.delivered += 1
+
+    def _send_weak(self, meta: EntryMeta, label: str) -> None:
+        if not self._owns():
+            return
+        self.weak += 1
+        headers = {
+            "correlation-id": meta.correlation_id,
+            "response-required": False,
+            "ditto-weak-ack": True,
+        }
+        self._send_ack(
+            meta.origin,
+            Acknowledgement(
+                label, meta.thing_id, meta.correlation_id, 200, WEAK_UNSUBSCRIBED, headers
+            ),
+        )

@@ -1,0 +1,92 @@
+"""The light channel by which acks reach the node that waits for them (pub/sub, one channel a node).
+
+Acks of one event-loop tick that go to the same node leave as one message. A message that is lost
+(connection gone at that moment) means a request that runs into its timeout: its sender tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import structlog
+
+from acks.journal import ack_channel
+from acks.signals import Acknowledgement
+from app.store.redis_client import Redis, RedisAddress, Reply, Subscriber
+
+log = structlog.get_logger(__name__)
+
+
+class AckBus:
+    """Sends acks to other nodes and hands the received ones to ``on_ack``."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        address: RedisAddress,
+        *,
+        prefix: str,
+        node: str,
+        on_ack: Callable[[Acknowledgement], None],
+    ) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._on_ack = on_ack
+        self._subscriber = Subscriber(
+            address, [ack_channel(prefix, node)], self._received, name=f"ackgate-acks-{node}"
+        )
+        self._outgoing: dict[str, list[list[Any]]] = {}
+        self.lost = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether acks from other nodes can arrive."""
+        return self._subscriber.connected
+
+    async def start(self, deadline: float) -> None:
+        """Subscribe; raises StoreUnavailable after ``deadline`` seconds."""
+        await self._subscriber.start(deadline)
+
+    async def close(self) -> None:
+        """Send what is left and close."""
+        self._flush()
+        await self._subscriber.close()
+
+    def send(self, node: str, ack: Acknowledgement) -> None:
+        """Send an ack to ``node`` with the others of this tick."""
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        record = [ack.correlation_id, ack.label, ack.thing_id, ack.status, ack.headers or None]
+        if ack.payload is not None:
+            record.append(ack.payload)
+        self._outgoing.setdefault(node, []).append(record)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
+        for node, records in outgoing.items():
+            message = ("PUBLISH", ack_channel(self._prefix, node), orjson.dumps(records))
+            self._redis.send(message, self._sent)
+
+    def _sent(self, reply: Reply | Exception) -> None:
+        if reply == 0 or isinstance(reply, Exception):
+            self.lost += 1
+            log.warning("acks.undelivered", reason=str(reply) if reply else "the node is gone")
+
+    def _received(self, channel: bytes, payload: bytes) -> None:
+        try:
+            records = orjson.loads(payload)
+            acks = [_read(record) for record in records]
+        except (ValueError, TypeError, IndexError) as problem:
+            log.error("acks.unreadable", channel=channel.decode(), error=str(problem))
+            return
+        for ack in acks:
+            self._on_ack(ack)
+
+
+def _read(record: list[Any]) -> Acknowledgement:
+    correlation_id, label, thing_id, status, headers = record[:5]
+    payload = record[5] if len(record) > 5 else None
+    return Acknowledgement(label, thing_id, correlation_id, status, payload, headers or {})

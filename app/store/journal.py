@@ -1,0 +1,167 @@
+"""The journal's tail: reads every entry of every shard, in order, and hands it on.
+
+It runs only while somebody listens. It keeps its positions over a lost connection, so nothing is
+missed; a new listener is told of everything that is written after :meth:`acquire` has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from acks.journal import journal_key
+from app.store.redis_client import Redis, RedisAddress, Reply, StoreError, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+BLOCK_MS = 2_000
+PAGE = 200
+"""Entries a shard in one read: they are handled in one go and must not hold the loop for long."""
+
+OnEntry = Callable[[int, bytes, list[Reply]], None]
+
+
+class JournalTail:
+    """Follows all shards over a connection of its own.
+
+    ``on_entry(shard, entry id, [field, value, ...])`` is called for every entry; it must not raise
+    for bad entries more than it must: an exception is logged and the entry is skipped.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        address: RedisAddress,
+        *,
+        prefix: str,
+        shards: int,
+        node: str,
+        on_entry: OnEntry,
+    ) -> None:
+        self._commands = redis
+        self._redis = Redis(
+            address, name=f"ackgate-tail-{node}", reply_timeout=BLOCK_MS / 1000 + 5.0
+        )
+        self._keys = [journal_key(prefix, shard) for shard in range(shards)]
+        self._shard_of = {key.encode(): shard for shard, key in enumerate(self._keys)}
+        self._positions: list[bytes] = []
+        self._on_entry = on_entry
+        self._listeners = 0
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self.entries = 0
+        self.skipped = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether entries can be read at the moment."""
+        return self._redis.connected
+
+    async def start(self, deadline: float) -> None:
+        """Connect; raises StoreUnavailable after ``deadline`` seconds."""
+        await self._redis.start(deadline)
+
+    async def close(self) -> None:
+        """Stop reading and disconnect."""
+        self._listeners = 0
+        await self._stop()
+        await self._redis.close()
+
+    async def acquire(self) -> None:
+        """Count a listener in; when this returns, every later entry will be handed on.
+
+        Raises StoreUnavailable if the positions cannot be read.
+        """
+        self._listeners += 1
+        async with self._starting:
+            if self._task is None:
+                try:
+                    self._positions = await self._ends()
+                except BaseException:
+                    self._listeners -= 1
+                    raise
+                self._task = asyncio.create_task(self._follow(), name="journal-tail")
+
+    async def release(self) -> None:
+        """Count a listener out; the last one ends the reading."""
+        self._listeners = max(0, self._listeners - 1)
+        async with self._starting:
+            if not self._listeners:
+                await self._stop()
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _ends(self) -> list[bytes]:
+        # Not over the reading connection: a blocked read of an earlier run would hold it up.
+        pages = await asyncio.gather(
+            *(self._commands.call("XREVRANGE", key, "+", "-", "COUNT", 1) for key in self._keys)
+        )
+        return [_last_id(page) for page in pages]
+
+    async def _follow(self) -> None:
+        head = ("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", *self._keys)
+        while True:
+            try:
+                reply = await self._redis.call(*head, *self._positions)
+            except StoreUnavailable:
+                await self._reconnected()
+                continue
+            except StoreError as problem:
+                log.error("journal.unreadable", error=str(problem))
+                await asyncio.sleep(1.0)
+                continue
+            if isinstance(reply, list):
+                for stream in reply:
+                    self._page(stream)
+
+    async def _reconnected(self) -> None:
+        """Wait for the store, and make sure our positions are not ahead of what it has."""
+        while True:
+            await asyncio.sleep(0.05)
+            if not self._redis.connected:
+                continue
+            try:
+                ends = await self._ends()
+            except (StoreUnavailable, StoreError):
+                continue
+            for shard, end in enumerate(ends):
+                if _order(self._positions[shard]) > _order(end):
+                    log.warning("journal.went_back", shard=shard, end=end.decode())
+                    self._positions[shard] = end
+            return
+
+    def _page(self, stream: Reply) -> None:
+        assert isinstance(stream, list)
+        key, entries = stream
+        assert isinstance(key, bytes) and isinstance(entries, list)
+        shard = self._shard_of[key]
+        for entry in entries:
+            assert isinstance(entry, list)
+            entry_id, fields = entry
+            assert isinstance(entry_id, bytes) and isinstance(fields, list)
+            self.entries += 1
+            try:
+                self._on_entry(shard, entry_id, fields)
+            except Exception:
+                self.skipped += 1
+                log.exception("journal.entry_skipped", shard=shard, entry=entry_id.decode())
+            self._positions[shard] = entry_id
+
+
+def _last_id(page: Reply) -> bytes:
+    if isinstance(page, list) and page:
+        entry = page[0]
+        assert isinstance(entry, list) and isinstance(entry[0], bytes)
+        return entry[0]
+    return b"0-0"
+
+
+def _order(entry_id: bytes) -> tuple[int, int]:
+    first, _, second = entry_id.partition(b"-")
+    return int(first), int(second or b"0")
