@@ -77,7 +77,7 @@ def _bytes(value: object) -> object:
 
 
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=86_400, allow_inf_nan=False)]
-Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Size = Annotated[int, BeforeValidator(_bytes)]
 Count = Annotated[int, Field(gt=0)]
 
 
@@ -153,7 +153,7 @@ class Settings(BaseSettings):
     journal_max_entries: Count = Field(
         100_000, description="Journal entries kept per shard; older ones are trimmed."
     )
-    twin_cache_bytes: int = Field(
+    twin_cache_bytes: Size = Field(
         64 * 2**20,
         ge=0,
         description="Memory per process for a cache of twins; 0 turns it off.",
@@ -185,10 +185,12 @@ class Settings(BaseSettings):
         10_000, description="Sessions per process; more are refused with 503."
     )
     session_outbox: Size = Field(
-        16 * 2**20, description="Bytes that may wait for one slow session."
+        16 * 2**20, gt=0, description="Bytes that may wait for one slow session."
     )
-    max_body_bytes: Size = Field(2**20, description="Largest request body or WebSocket frame.")
-    max_thing_bytes: Size = Field(102_400, description="Largest twin.")
+    max_body_bytes: Size = Field(
+        2**20, gt=0, description="Largest request body or WebSocket frame."
+    )
+    max_thing_bytes: Size = Field(102_400, gt=0, description="Largest twin.")
     max_headers_chars: Count = Field(
         5_120, description="Most characters of all signal headers together."
     )
@@ -202,11 +204,6 @@ class Settings(BaseSettings):
     access_log_sample: float = Field(
         0.0, ge=0.0, le=1.0, description="Share of the requests that are logged one by one."
     )
-
-    @field_validator("twin_cache_bytes", mode="before")
-    @classmethod
-    def _cache_size(cls, value: object) -> object:
-        return _bytes(value)
 
     @field_validator("log_level", "log_format", "durability", "header_defaults", mode="before")
     @classmethod

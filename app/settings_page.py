@@ -13,7 +13,7 @@ from app.settings import Settings, env_name
 
 PAGE = Path("docs/configuration.md")
 
-_UNITS = {"Size": "bytes", "Duration": "duration"}
+_UNITS = {"Size": "size", "Duration": "duration"}
 
 _HEAD = """\
 # Configuration
@@ -130,7 +130,7 @@ def _default(name: str, field: FieldInfo) -> str:
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"
     declared = str(Settings.__annotations__[name])
-    if declared == "Size" or name == "twin_cache_bytes":
+    if declared == "Size":
         return f"`{_size(field.default)}`"
     if declared == "Duration":
         return f"`{field.default:g}s`"
