@@ -25,8 +25,9 @@ pack = cast("Callable[[Args], bytes]", pack_command)
 
 # Unsent bytes at which a connection takes no more commands: the server no longer keeps up.
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-# After a deadline has passed the loop reads its sockets once more before the connection is given
-# up: when this process itself was stopped, the replies already wait in the socket.
+# Seconds. When a deadline has passed, the connection is given up only if nothing arrives for this
+# long (and after one more deadline in any case): when this process itself stood still, the replies
+# already wait in the socket and take several reads.
 GRACE = 0.05
 
 _NOT_ENOUGH = object()
@@ -50,7 +51,7 @@ _WRAPPED = re.compile(r"^ERR Error running script .*?: -([A-Z]+) ", re.DOTALL)
 log = structlog.get_logger(__name__)
 
 
-class StoreUnavailable(Exception):  # noqa: N818 - it names a state, as callers say it
+class StoreUnavailable(Exception):
     """The store cannot do it now: not connected, connection lost, no reply in time, or overload.
 
     A command that was in flight may still have been carried out.
@@ -61,7 +62,7 @@ class StoreError(Exception):
     """The store answered with an error; the text is the server's."""
 
 
-class ScriptMissing(StoreError):  # noqa: N818 - it names a state
+class ScriptMissing(StoreError):
     """The server does not know the script of an EVALSHA (NOSCRIPT)."""
 
 
@@ -106,7 +107,8 @@ class Wire(asyncio.Protocol):
         self._out_bytes = 0
         self._batches: deque[tuple[int, float]] = deque()  # (sent so far, when), oldest first
         self._timer: asyncio.TimerHandle | None = None
-        self._suspect = False
+        self._suspect_since: float | None = None
+        self._progress = False
         self._reader = Reader(replyError=reply_error, notEnoughData=_NOT_ENOUGH)
         self._transport: asyncio.Transport | None = None
 
@@ -182,6 +184,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: parse what came and hand each reply to the oldest command."""
         reader, pending = self._reader, self.pending
+        self._progress = True
         try:
             reader.feed(data)
             reply = reader.gets()
@@ -222,18 +225,21 @@ class Wire(asyncio.Protocol):
     def _check_age(self) -> None:
         self._timer = None
         if not self._batches:
-            self._suspect = False
+            self._suspect_since = None
             return
-        deadline = self._batches[0][1] + self._timeout
-        if deadline > self._loop.time():
-            self._suspect = False
-        elif not self._suspect:
-            self._suspect = True
-            deadline = self._loop.time() + GRACE
+        now = self._loop.time()
+        next_look = self._batches[0][1] + self._timeout
+        if next_look > now:
+            self._suspect_since = None
         else:
-            self.drop(f"no reply from the store within {self._timeout:g} s ({self._name})")
-            return
-        self._timer = self._loop.call_at(deadline, self._check_age)
+            if self._suspect_since is None:
+                self._suspect_since = now
+            elif not self._progress or now - self._suspect_since > self._timeout:
+                self.drop(f"no reply from the store within {self._timeout:g} s ({self._name})")
+                return
+            next_look = now + GRACE
+        self._progress = False
+        self._timer = self._loop.call_at(next_look, self._check_age)
 
 
 _ENDED = "the store closed the connection"

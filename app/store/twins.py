@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.resources import files
 from itertools import count
 
@@ -71,9 +72,14 @@ class _Lane:
         self.size = 0
 
 
-def now_instant() -> str:
-    """The current time as an ISO-8601 instant with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def instant(now_ms: int) -> str:
+    """A time in ms since the epoch as an ISO-8601 instant with milliseconds."""
+    return f"{_second(now_ms // 1000)}.{now_ms % 1000:03d}Z"
 
 
 class TwinStore:
@@ -229,13 +235,13 @@ class TwinStore:
     ) -> None:
         command, before = op.command, lane.twin
         thing_id, path = command.thing_id, command.path
-        instant = now_instant()
+        now = instant(time.time_ns() // 1_000_000)
         twin = Twin(
             next(self._tags),
             before.revision + 1 if before else 1,
             done.document,
-            before.created if before else instant,
-            instant,
+            before.created if before else now,
+            now,
         )
         value = document if not path else orjson.dumps(done.value)
         meta = EntryMeta(
@@ -243,7 +249,7 @@ class TwinStore:
             done.action,
             format_pointer(path),
             twin.revision,
-            instant,
+            now,
             command.correlation_id,
             custom(command.options.requested_acks),
             self._node,

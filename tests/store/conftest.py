@@ -1,0 +1,52 @@
+"""Servers shared by the tests of this folder, one of each kind found; every test has its prefix."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from app.store.redis_client import Redis, RedisAddress
+from tests.servers import RedisServer, redis_binaries, redis_server
+
+BINARIES = redis_binaries()
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of production: it runs timers before it reads sockets, unlike asyncio's own."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session", params=sorted(BINARIES))
+def binary(request: pytest.FixtureRequest) -> Path:
+    return BINARIES[request.param]
+
+
+@pytest.fixture(scope="session")
+def shared(binary: Path) -> Iterator[RedisServer]:
+    with redis_server(binary) as server:
+        yield server
+
+
+@pytest.fixture
+def own(binary: Path) -> Iterator[RedisServer]:
+    """A server that the test may kill, pause and restart."""
+    with redis_server(binary) as server:
+        yield server
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def redis(shared: RedisServer) -> AsyncIterator[Redis]:
+    client = Redis(RedisAddress.parse(shared.url), name="test")
+    await client.start()
+    yield client
+    await client.close()
