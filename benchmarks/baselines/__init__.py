@@ -1,0 +1,1 @@
+"""The systems ackgate is measured against: small, complete, and not crippled."""

@@ -1,0 +1,112 @@
+"""Benchmarks of requests: ``persisted``, ``ack64`` and ``ack1``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.baselines.jetstream import Job
+from benchmarks.measure import Goal, Result, Sample, interleave
+from benchmarks.processes import START_S, Lab, nats_binary, nats_server, nats_syncs, python, running
+from benchmarks.systems import ACKGATE, BARE, STRAIGHTFORWARD, Load, sample
+
+NATS = "nats"
+WARMUP_S = 0.8
+IN_FLIGHT = 64
+
+
+def persisted(lab: Lab, rounds: int, seconds: float) -> Result:
+    """PUT with ``twin-persisted`` alone, 64 connections, one server process."""
+    result = Result(
+        "persisted",
+        f"PUT with twin-persisted, fsync always, {IN_FLIGHT} connections, one server process",
+        [
+            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 4.0),
+            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 1.0),
+            Goal("requests_per_s", ACKGATE, BARE, True, 0.5),
+        ],
+        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+    )
+    load = Load(IN_FLIGHT, seconds, WARMUP_S)
+    names = (STRAIGHTFORWARD, BARE, ACKGATE)
+    return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+
+
+def attributes(lab: Lab, rounds: int, seconds: float) -> Result:
+    """The same on one attribute of a thing; only the gateway, for information."""
+    result = Result(
+        "attributes",
+        f"PUT of one attribute with twin-persisted, {IN_FLIGHT} connections, one server process",
+        [],
+        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+    )
+    things = Load(IN_FLIGHT, seconds, WARMUP_S)
+    one = Load(IN_FLIGHT, seconds, WARMUP_S, variant="attributes")
+    systems = {
+        f"{ACKGATE} (things)": partial(sample, lab, ACKGATE, things),
+        f"{ACKGATE} (attribute)": partial(sample, lab, ACKGATE, one),
+    }
+    return interleave(result, systems, rounds)
+
+
+def jetstream(lab: Lab, in_flight: int, seconds: float) -> Sample:
+    """One round of NATS: server and requester (the load) on one core, the responder on the other.
+
+    Of the placements tried on two cores this is the one NATS does best with.
+    """
+    log = lab.folder / "jetstream.log"
+    module = "benchmarks.baselines.jetstream"
+    with nats_server(lab) as server:
+        answering = python("-m", module, "responder", server.url)
+        with running(answering, core=lab.server_core, log=log, output=True) as responder:
+            responder.read_line()
+            watch = {"server": [responder.pid], "store": [server.pid]}
+            job = Job(server.url, in_flight, WARMUP_S, seconds, watch)
+            asking = python("-m", module, "requester", job.to_json())
+            with running(asking, core=lab.load_core, log=log, output=True) as requester:
+                printed = requester.finish(WARMUP_S + seconds + START_S)
+            responder.alive()
+    return Sample.from_json(json.loads(printed))
+
+
+def _acks(result: Result, lab: Lab, rounds: int, load: Load) -> Result:
+    systems: dict[str, Callable[[], Sample]] = {
+        name: partial(sample, lab, name, load) for name in (STRAIGHTFORWARD, ACKGATE)
+    }
+    if nats_binary() is None:
+        result.notes.append("nats-server is not installed: no NATS figures.")
+    else:
+        systems[NATS] = partial(jetstream, lab, load.connections, load.seconds)
+        if not nats_syncs():
+            result.notes.append(
+                "This nats-server has no `sync_interval` (it came with 2.10): its stream is not "
+                "fsynced before the answer, ours is."
+            )
+    return interleave(result, systems, rounds)
+
+
+def ack64(lab: Lab, rounds: int, seconds: float) -> Result:
+    """PUT that waits for a subscriber's ack, subscriber on another process, 64 in flight."""
+    result = Result(
+        "ack64",
+        f"PUT with a WebSocket ack, subscriber on another process, {IN_FLIGHT} in flight",
+        [
+            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 5.0),
+            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 0.25),
+            Goal("requests_per_s", ACKGATE, NATS, True, 0.5),
+        ],
+        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+    )
+    return _acks(result, lab, rounds, Load(IN_FLIGHT, seconds, WARMUP_S, with_subscriber=True))
+
+
+def ack1(lab: Lab, rounds: int, seconds: float) -> Result:
+    """The same, one request at a time."""
+    result = Result(
+        "ack1",
+        "PUT with a WebSocket ack, subscriber on another process, one at a time",
+        [Goal("p50_ms", ACKGATE, STRAIGHTFORWARD, False, 0.6)],
+        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+    )
+    return _acks(result, lab, rounds, Load(1, seconds, WARMUP_S, with_subscriber=True))
