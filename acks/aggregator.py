@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from acks.errors import GatewayError, error
 from acks.labels import LIVE_RESPONSE, TWIN_PERSISTED
@@ -51,15 +50,13 @@ def aggregate_json(acks: Iterable[Acknowledgement], minimal: bool = False) -> di
     return body
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The one answer type: final acks and combined status, or a plain response, or an error."""
 
     status: int
     acks: tuple[Acknowledgement, ...] = ()
     response: Response | None = None
     error: GatewayError | None = None
-    headers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def success(self) -> bool:
@@ -67,8 +64,7 @@ class Outcome:
         return 200 <= self.status < 300
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An outcome rendered for HTTP: ``body`` is a JSON value, None means no body."""
 
     status: int

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from acks.errors import GatewayError, error
 from acks.signals import Command, JsonObject
 
 MAX_ID_LENGTH = 256
 _INT64 = 2**63
+_SUSPICIOUS = re.compile(rb'\d{19}|"(?:[/\\]|"\s*:)')
 _NAMESPACE = r"[a-zA-Z]\w*(?:[.\-]\w+)*"
 _THING_ID = re.compile(rf"(?:{_NAMESPACE})?:[^\x00-\x1F\x7F-\xFF/]+", re.ASCII)
 _DEFINITION = re.compile(r"[\w.\-]+:[\w.\-]+:[\w.\-]+|https?://\S+", re.ASCII)
@@ -75,9 +75,12 @@ def _numbers_and_keys(value: Any) -> Iterator[Any]:
 def check_json(value: Any, text: bytes) -> None:
     """Refuse what twins cannot hold: integers beyond 64 bits, keys that are empty or begin with ``/``.
 
-    ``text`` is what ``value`` was parsed from; it is read again only when a number is suspicious,
-    because fast parsers turn huge integers into floats. Raises ``json.invalid``.
+    ``text`` is what ``value`` was parsed from. Only a text that could hold such a thing is looked
+    at closely; and numbers are then read again from it, because fast parsers turn huge integers
+    into floats. Raises ``json.invalid``, ``json.pointer.invalid``.
     """
+    if _SUSPICIOUS.search(text) is None:
+        return
     for found in _numbers_and_keys(value):
         if isinstance(found, str):
             raise error("json.pointer.invalid", pointer=found or "''")
@@ -140,8 +143,7 @@ def _wrong(reason: str) -> GatewayError:
     return error("json.format.invalid", reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Twin:
+class Twin(NamedTuple):
     """A twin as stored: ``tag`` names the write that made it, ``created``/``modified`` ISO instants."""
 
     tag: str
@@ -151,8 +153,7 @@ class Twin:
     modified: str
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """What a command does to a twin: the new document and what its event and answer say."""
 
     document: JsonObject

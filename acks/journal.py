@@ -25,8 +25,7 @@ elements has no payload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 FORMAT = 1
@@ -74,8 +73,7 @@ def ack_channel(prefix: str, node_id: str) -> str:
     return f"{prefix}:acks:{node_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryMeta:
+class EntryMeta(NamedTuple):
     """The routing facts of one journal entry (field ``m``), JSON keys in brackets.
 
     ``deadline`` is the moment the request stops waiting, in ms since the epoch; 0 if nobody waits.

@@ -18,6 +18,8 @@ from app.observe.metrics import RequestMetrics
 log = structlog.get_logger("access")
 
 _THINGS = "/api/2/things/"
+CLIENT_GONE = 499
+"""Counted as the status of requests whose client went away before the answer."""
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -55,29 +57,20 @@ class Front:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        status = 0
-
-        def counted(message: MutableMapping[str, Any]) -> Awaitable[None]:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            return send(message)
-
         path: str = scope["path"]
         hot = path.startswith(_THINGS) and len(path) > len(_THINGS)
         try:
             if hot:
-                await self._things(scope, receive, counted)
+                status = await self._things(scope, receive, send)
             else:
-                await self._rest(scope, receive, counted)
+                status = await self._ordinary(scope, receive, send)
         except GatewayError as problem:
-            status = await self._refuse(scope, counted, problem, status)
+            status = await self._refuse(scope, send, problem)
         except ConnectionResetError:
-            status = status or 499
+            status = CLIENT_GONE
         except Exception:
             log.exception("request.failed", correlation_id=_id(scope), path=path)
-            problem = error("gateway:internalerror")
-            status = await self._refuse(scope, counted, problem, status)
+            status = await self._refuse(scope, send, error("gateway:internalerror"))
         elapsed = time.perf_counter() - started
         self._metrics.observe(hot, status, elapsed)
         if self._sample and (status >= 500 or random.random() < self._sample):
@@ -91,9 +84,9 @@ class Front:
             )
 
     async def _refuse(
-        self, scope: Scope, send: Send, problem: GatewayError, status: int
+        self, scope: Scope, send: Send, problem: GatewayError
     ) -> int:
-        """Answer with an error unless the answer has begun; returns the status that was sent."""
+        """Answer with an error; returns its status. The endpoints send nothing before they raise."""
         if problem.status >= 500:
             log.warning(
                 "request.refused",
@@ -101,9 +94,21 @@ class Front:
                 description=problem.description,
                 correlation_id=_id(scope),
             )
-        if not status:
-            await send_error(send, problem, _id(scope))
-        return status or problem.status
+        await send_error(send, problem, _id(scope))
+        return problem.status
+
+    async def _ordinary(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Serve a request by FastAPI, which renders its own errors; returns the status."""
+        status = CLIENT_GONE
+
+        def watched(message: MutableMapping[str, Any]) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            return send(message)
+
+        await self._rest(scope, receive, watched)
+        return status
 
 
 def _id(scope: Scope) -> str:

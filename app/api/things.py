@@ -21,6 +21,7 @@ from app.api.http import (
     base_url,
     parse_json,
     path_of,
+    raw_path,
     read_body,
     send_answer,
 )
@@ -51,8 +52,8 @@ class Things:
         self._max_body = max_body
         self._max_headers = max_headers
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; raises GatewayError, which the caller renders."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Serve one request and return its status; raises GatewayError, which the caller renders."""
         head = RequestHead(scope, self._max_headers)
         scope["correlation_id"] = head.correlation_id
         principal = self._authenticator.known(head.authorization)
@@ -63,15 +64,12 @@ class Things:
         path = _resource(scope, segments)
         method = scope["method"]
         if method == "GET" and not path:
-            await self._get(thing_id, principal.subjects, head, send)
-        elif method == "PUT":
+            return await self._get(thing_id, principal.subjects, head, send)
+        if method == "PUT":
             command = await self._put(scope, receive, head, thing_id, path, principal.subjects)
-            await self._submit(command, send)
-        else:
-            allowed = "PUT" if path else "GET, PUT"
-            raise error(
-                "gateway:method.notallowed", method=method, path=scope["path"], allowed=allowed
-            )
+            return await self._submit(command, send)
+        allowed = "PUT" if path else "GET, PUT"
+        raise error("gateway:method.notallowed", method=method, path=scope["path"], allowed=allowed)
 
     async def _put(
         self,
@@ -109,25 +107,27 @@ class Things:
             subjects,
             head.carried,
             policy,
-            base_url(scope, head) + scope["raw_path"].partition(b"?")[0].decode("latin-1"),
+            base_url(scope, head) + raw_path(scope),
         )
 
-    async def _submit(self, command: Command, send: Send) -> None:
+    async def _submit(self, command: Command, send: Send) -> int:
         outcome = await self._gateway.submit(command)
         headers: dict[str, Any] = {
             "correlation-id": command.correlation_id,
             "response-required": False,
-            **dict(command.options.given),
         }
+        if command.options.given:
+            headers.update(command.options.given)
         answer = http_answer(outcome, command.options.response_required, headers)
         shown = answer.headers
         if answer.status != 201 and "location" in shown:
             shown = {name: value for name, value in shown.items() if name != "location"}
         await send_answer(send, answer.status, answer.body, shown)
+        return answer.status
 
     async def _get(
         self, thing_id: str, subjects: tuple[str, ...], head: RequestHead, send: Send
-    ) -> None:
+    ) -> int:
         if head.known.get("response-required") == "false":
             raise error("command.headers.invalid")
         timeout = head.known.get("timeout")
@@ -140,6 +140,7 @@ class Things:
             "entity-revision": twin.revision,
         }
         await send_answer(send, 200, twin.document, headers)
+        return 200
 
 
 def _resource(scope: Scope, segments: list[str]) -> tuple[str, ...]:
@@ -172,21 +173,27 @@ def _inline_policy(thing_id: str, value: Any) -> JsonObject | None:
     return {**policy, "policyId": thing_id}
 
 
-_UNSUPPORTED = (
-    "condition", "live-channel-condition", "dry-run", "if-match", "if-none-match", "if-equal",
+_UNSUPPORTED = frozenset(
+    {
+        "channel", "condition", "live-channel-condition", "dry-run", "if-match", "if-none-match",
+        "if-equal",
+    }
 )  # fmt: skip
 
 
 def _check_unsupported(known: Mapping[str, str]) -> None:
     """Refuse headers whose meaning would be lost: doing as if they were absent could do harm."""
-    if known.get("channel", "twin").strip().lower() != "twin":
-        raise error(
-            "header.invalid", value=known["channel"], header="channel", type="channel",
-            description="This gateway serves the <twin> channel only.",
-            extras={"invalidHeaderKey": "channel"},
-        )  # fmt: skip
-    for name in _UNSUPPORTED:
-        if name in known:
+    if _UNSUPPORTED.isdisjoint(known):
+        return
+    for name in sorted(_UNSUPPORTED.intersection(known)):
+        if name == "channel":
+            if known[name].strip().lower() != "twin":
+                raise error(
+                    "header.invalid", value=known[name], header=name, type=name,
+                    description="This gateway serves the <twin> channel only.",
+                    extras={"invalidHeaderKey": name},
+                )  # fmt: skip
+        else:
             raise error(
                 "header.invalid", value=known[name], header=name, type=name,
                 description=f"This gateway does not serve the header '{name}' yet.",

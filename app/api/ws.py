@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 from urllib.parse import unquote_plus
-from uuid import uuid4
 
 import orjson
 import structlog
@@ -18,7 +17,7 @@ from acks.headers import parse_declared_acks
 from acks.labels import check_labels, is_resolved
 from acks.protocol import error_envelope, read_ack, read_headers, read_topic
 from app.api.auth import Authenticator
-from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of
+from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of, new_correlation_id
 from app.gateway import Gateway
 from app.sessions import Session, Subscription
 
@@ -189,7 +188,7 @@ def _correlation_id(text: str) -> str:
         found = read_headers(orjson.loads(text)).get("correlation-id")
     except (orjson.JSONDecodeError, GatewayError, AttributeError):
         found = None
-    return found if isinstance(found, str) else str(uuid4())
+    return found if isinstance(found, str) else new_correlation_id()
 
 
 def _frame(envelope: dict[str, Any]) -> dict[str, Any]:
