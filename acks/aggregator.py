@@ -93,7 +93,7 @@ def http_answer(
         return Answer(424, aggregate_json(acks, minimal=True), command_headers)
     if outcome.response is not None:
         response = outcome.response
-        return Answer(response.status, response.payload, {**command_headers, **response.headers})
+        return Answer(response.status, response.payload, {**response.headers, **command_headers})
     if len(acks) == 1:
         ack = acks[0]
         body = None if ack.status == 204 else ack.payload

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Literal
 
 from acks.errors import GatewayError, error
-from acks.labels import LIVE_RESPONSE, SEARCH_PERSISTED, TWIN_PERSISTED, is_label
+from acks.labels import LIVE_RESPONSE, SEARCH_PERSISTED, TWIN_PERSISTED, custom, is_label
 
 HeaderDefaults = Literal["documented", "ditto"]
 
@@ -216,12 +216,14 @@ class Setter(Enum):
 class AckOptions:
     """The three headers of one command, completed.
 
+    ``custom_acks`` are those of the ``requested_acks`` that somebody outside must fulfil;
     ``given`` is what the client wrote, per header name, as text; it is repeated in answers.
     """
 
     requested_acks: tuple[str, ...]
     response_required: bool
     timeout_ms: int
+    custom_acks: tuple[str, ...] = ()
     given: tuple[tuple[str, str], ...] = ()
 
 
@@ -256,7 +258,10 @@ def complete(
         if defaults == "documented" and requested_acks is not None and not requested_acks:
             response_required = False
     return AckOptions(
-        acks, response_required, default_timeout_ms if timeout_ms is None else timeout_ms
+        acks,
+        response_required,
+        default_timeout_ms if timeout_ms is None else timeout_ms,
+        custom(acks),
     )
 
 
@@ -299,7 +304,7 @@ def http_options(
     options = complete(setter, acks, wanted, timeout_ms, defaults, default_timeout_ms)
     check_zero_timeout(options)
     given = (("timeout", timeout),) if timeout is not None else ()
-    return AckOptions(options.requested_acks, options.response_required, options.timeout_ms, given)
+    return replace(options, given=given)
 
 
 def visible_acks(requested: tuple[str, ...], declared: frozenset[str]) -> tuple[str, ...] | None:

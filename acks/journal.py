@@ -73,6 +73,33 @@ def ack_channel(prefix: str, node_id: str) -> str:
     return f"{prefix}:acks:{node_id}"
 
 
+def meta_json(
+    thing_id: str,
+    action: str,
+    path: str,
+    revision: int,
+    timestamp: str,
+    correlation_id: str,
+    requested_acks: tuple[str, ...],
+    origin: str,
+    deadline: int,
+    readers: tuple[str, ...],
+) -> dict[str, Any]:
+    """The JSON object of field ``m``; for the meaning of each fact see :class:`EntryMeta`."""
+    return {
+        "id": thing_id,
+        "a": action,
+        "p": path,
+        "r": revision,
+        "t": timestamp,
+        "c": correlation_id,
+        "q": requested_acks,
+        "o": origin,
+        "d": deadline,
+        "s": readers,
+    }
+
+
 class EntryMeta(NamedTuple):
     """The routing facts of one journal entry (field ``m``), JSON keys in brackets.
 
@@ -94,18 +121,7 @@ class EntryMeta(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object stored in field ``m``."""
-        return {
-            "id": self.thing_id,
-            "a": self.action,
-            "p": self.path,
-            "r": self.revision,
-            "t": self.timestamp,
-            "c": self.correlation_id,
-            "q": self.requested_acks,
-            "o": self.origin,
-            "d": self.deadline,
-            "s": self.readers,
-        }
+        return meta_json(*self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> EntryMeta:

@@ -21,8 +21,8 @@ class Command(NamedTuple):
 
     ``path`` is the JSON pointer inside the thing, ``()`` for the whole thing; ``value`` parsed
     JSON; ``headers`` what travels on with the signal; ``subjects`` the requester's subjects, the
-    first of them its own; ``origin`` the session that sent it (it does not get its own event back);
-    ``location`` the absolute URL that a created resource would have.
+    first of them its own; ``policy`` the one to create a thing with; ``origin`` the session that
+    sent it (it does not get its own event back).
     """
 
     thing_id: str
@@ -33,7 +33,6 @@ class Command(NamedTuple):
     subjects: tuple[str, ...]
     headers: Mapping[str, str] = _EMPTY
     policy: JsonObject | None = None
-    location: str | None = None
     origin: str | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -12,7 +12,6 @@ import structlog
 from acks.aggregator import Aggregator, Outcome
 from acks.document import Twin
 from acks.errors import GatewayError, error
-from acks.labels import custom
 from acks.pending import Pending
 from acks.policy import READ, Policy
 from acks.signals import Acknowledgement, Command, Response
@@ -24,6 +23,8 @@ from app.store.redis_client import StoreUnavailable
 from app.store.twins import TwinStore
 
 log = structlog.get_logger(__name__)
+
+OnOutcome = Callable[[Outcome], None]
 
 ENFORCEMENT_MS = 3_000
 """How long a command that wants no answer is watched for an error (spec 2.6), ms."""
@@ -54,7 +55,8 @@ class Gateway:
         self._max_pending = max_pending
         self._max_sessions = max_sessions
         self._outbox_bytes = outbox_bytes
-        self._pending: Pending[asyncio.Future[Outcome]] = Pending()
+        self._pending: Pending[OnOutcome] = Pending()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self.sessions = Sessions(self._send_ack, self._owns_labels)
@@ -75,8 +77,9 @@ class Gateway:
 
     # --- submit
 
-    def submit(self, command: Command) -> asyncio.Future[Outcome]:
-        """Carry out a command; the future gets its outcome at the latest when its timeout is over.
+    def submit(self, command: Command, on_outcome: OnOutcome) -> None:
+        """Carry out a command; ``on_outcome`` gets its outcome at the latest when its timeout is
+        over. It is called from the event loop, possibly before this returns, and must not raise.
 
         Raises ``gateway:service.unavailable`` while draining or full, and
         ``acknowledgement:request.duplicate.correlation-id``.
@@ -89,26 +92,38 @@ class Gateway:
         options = command.options
         labels = options.requested_acks
         watched_ms = options.timeout_ms if labels or options.response_required else ENFORCEMENT_MS
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Outcome] = loop.create_future()
+        loop = self._loop
+        if loop is None:
+            # Asking for it every time is a system call in CPython 3.11.
+            self._loop = loop = asyncio.get_running_loop()
         aggregator = Aggregator(
             command.thing_id, command.correlation_id, labels, watched_ms, options.response_required
         )
         deadline = loop.time() + watched_ms / 1000
         key: object = command.correlation_id
-        if not self._pending.open(key, aggregator, deadline, waiter):
-            if custom(labels):
+        if not self._pending.open(key, aggregator, deadline, on_outcome):
+            if options.custom_acks:
                 raise error(
                     "acknowledgement:request.duplicate.correlation-id",
                     correlation_id=command.correlation_id,
                 )
             key = object()  # Nobody outside will name it: only our own response is awaited.
-            self._pending.open(key, aggregator, deadline, waiter)
+            self._pending.open(key, aggregator, deadline, on_outcome)
         if self._timer is None or deadline < self._timer_at:
             self._arm(loop)
         until = time.time_ns() // 1_000_000 + watched_ms if labels else 0
         self.twins.submit(command, until, lambda result: self._processed(key, result))
-        return waiter
+
+    async def ask(self, command: Command) -> Outcome:
+        """Carry out a command and wait for its outcome; raises as :meth:`submit`."""
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not waiter.done():
+                waiter.set_result(outcome)
+
+        self.submit(command, done)
+        return await waiter
 
     def _processed(self, key: object, result: Response | GatewayError) -> None:
         if isinstance(result, Response):
@@ -223,9 +238,15 @@ class Gateway:
 
     # --- time
 
-    def _finish(self, settled: tuple[asyncio.Future[Outcome], Outcome] | None) -> None:
-        if settled is not None and not settled[0].done():
-            settled[0].set_result(settled[1])
+    def _finish(self, settled: tuple[OnOutcome, Outcome] | None) -> None:
+        if settled is None:
+            return
+        on_outcome, outcome = settled
+        try:
+            on_outcome(outcome)
+        except Exception:
+            # One caller's answer that cannot be sent must not keep the others from theirs.
+            log.exception("outcome.not_delivered", status=outcome.status)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:

@@ -19,6 +19,7 @@ import structlog
 import uvicorn
 import uvloop
 
+from app.api.protocols import HttpProtocol, WebSocketProtocol
 from app.node import Node
 from app.observe.log import configure
 from app.settings import Settings
@@ -69,8 +70,8 @@ def _config(node: Node, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         node.app,
         loop="uvloop",
-        http="httptools",
-        ws="websockets-sansio",
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
         ws_per_message_deflate=False,
         ws_max_size=settings.max_body_bytes,
         ws_ping_interval=30.0,

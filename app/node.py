@@ -104,6 +104,7 @@ class Node:
             rest,
             self._metrics.requests,
             log_sample=settings.access_log_sample,
+            max_body=settings.max_body_bytes,
         )
 
     async def start(self) -> None:

@@ -34,8 +34,10 @@ class Front:
         metrics: RequestMetrics,
         *,
         log_sample: float,
+        max_body: int,
     ) -> None:
-        self._things = things
+        self.things = things
+        self.max_body = max_body
         self._websocket = websocket
         self._rest = rest
         self._metrics = metrics
@@ -61,7 +63,7 @@ class Front:
         hot = path.startswith(_THINGS) and len(path) > len(_THINGS)
         try:
             if hot:
-                status = await self._things(scope, receive, send)
+                status = await self.things(scope, receive, send)
             else:
                 status = await self._ordinary(scope, receive, send)
         except GatewayError as problem:
@@ -71,15 +73,18 @@ class Front:
         except Exception:
             log.exception("request.failed", correlation_id=_id(scope), path=path)
             status = await self._refuse(scope, send, error("gateway:internalerror"))
-        elapsed = time.perf_counter() - started
-        self._metrics.observe(hot, status, elapsed)
+        self.answered(scope, status, time.perf_counter() - started, hot)
+
+    def answered(self, scope: Scope, status: int, seconds: float, hot: bool = True) -> None:
+        """Count a request, and log it if it is one of the sampled ones."""
+        self._metrics.observe(hot, status, seconds)
         if self._sample and (status >= 500 or random.random() < self._sample):
             log.info(
                 "request",
                 method=scope["method"],
-                path=path,
+                path=scope["path"],
                 status=status,
-                ms=round(elapsed * 1000, 2),
+                ms=round(seconds * 1000, 2),
                 correlation_id=_id(scope),
             )
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
 
+from acks.aggregator import Answer
 from acks.document import check_json, invalid_json
 from acks.errors import GatewayError, error
-from acks.headers import QUERY_AS_HEADERS, travels
+from acks.headers import QUERY_AS_HEADERS, invalid_header, travels
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -23,16 +26,15 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = b"application/json"
 _BODILESS = (202, 204, 304)
-# Answers of the hot path repeat these names; encoding them again each time shows in the profile.
-_NAMES: dict[str, bytes] = {}
-_SHOWN = frozenset(
-    {
+_SHOWN = {
+    name: name.encode()
+    for name in (
         "correlation-id", "response-required", "dry-run", "channel", "requested-acks", "timeout",
         "location", "traceparent", "tracestate", "etag", "ditto-originator", "ditto-metadata",
         "ditto-weak-ack", "live-channel-condition-matched", "historical-headers",
         "entity-revision", "www-authenticate", "retry-after",
-    }
-)  # fmt: skip
+    )
+}  # fmt: skip
 """Headers that an HTTP answer may carry (spec acks-and-http 1.8: only known ones)."""
 
 
@@ -75,9 +77,11 @@ class RequestHead:
             self._read_query(query)
         if size > limit:
             raise error("headers.too.large", limit=limit)
-        self.correlation_id = (
-            known.get("x-correlation-id") or known.get("correlation-id") or new_correlation_id()
-        )
+        given = known.get("x-correlation-id") or known.get("correlation-id")
+        # Control characters would end the header line of the answer.
+        if given and not given.isprintable():
+            raise invalid_header("correlation-id", given, "correlation-id")
+        self.correlation_id = given or new_correlation_id()
 
     def _read_query(self, query: bytes) -> None:
         for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
@@ -99,9 +103,19 @@ _INTERPRETED = {
 _REPEATABLE = frozenset({"accept", "host"})
 
 
+_pool: list[str] = []
+
+
 def new_correlation_id() -> str:
-    """A random UUID (version 4); the library's class takes several times as long."""
-    digits = os.urandom(16).hex()
+    """A random UUID (version 4).
+
+    Its digits come from a pool: the library asks the kernel for every single one, and a system
+    call is a tenth of what a request costs us.
+    """
+    if not _pool:
+        digits = os.urandom(16 * 256).hex()
+        _pool.extend(digits[at : at + 32] for at in range(0, len(digits), 32))
+    digits = _pool.pop()
     variant = "89ab"[int(digits[16], 16) & 3]
     return (
         f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -116,12 +130,9 @@ def correlation_id_of(scope: Scope) -> str:
     return new_correlation_id()
 
 
-def path_of(scope: Scope) -> list[str]:
-    """The path's segments, percent-decoded one by one, so that ``%2F`` stays inside its segment."""
-    segments = raw_path(scope).split("/")[1:]
-    if b"%" in scope["raw_path"]:
-        return [unquote(segment) for segment in segments]
-    return segments
+def split_path(path: str) -> list[str]:
+    """A path's segments, percent-decoded one by one, so that ``%2F`` stays inside its segment."""
+    return [unquote(segment) for segment in path.split("/")[1:]]
 
 
 def raw_path(scope: Scope) -> str:
@@ -180,18 +191,10 @@ def parse_json(body: bytes) -> Any:
 def _encode_headers(headers: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
     encoded: list[tuple[bytes, bytes]] = []
     for name, value in headers.items():
-        if name not in _SHOWN:
-            continue
-        key = _NAMES.get(name)
+        key = _SHOWN.get(name)
         if key is None:
-            _NAMES[name] = key = name.encode("ascii")
-        if value is False:
-            encoded.append((key, b"false"))
-        elif value is True:
-            encoded.append((key, b"true"))
-        else:
-            text = value if isinstance(value, str) else str(value)
-            encoded.append((key, text.encode("latin-1", "replace")))
+            continue
+        encoded.append((key, str(value).encode("latin-1", "replace")))
     return encoded
 
 
@@ -209,13 +212,41 @@ async def send_answer(send: Send, status: int, body: Any, headers: Mapping[str, 
     await send({"type": "http.response.body", "body": payload})
 
 
-async def send_error(
-    send: Send, problem: GatewayError, correlation_id: str, headers: Mapping[str, str] | None = None
-) -> None:
-    """Send an error of the catalogue as its JSON."""
-    shown: dict[str, Any] = {"correlation-id": correlation_id, "response-required": False}
+def error_answer(problem: GatewayError, correlation_id: str) -> Answer:
+    """An error of the catalogue as an answer."""
+    headers = {"correlation-id": correlation_id, "response-required": "false"}
     if problem.status == 401:
-        shown["www-authenticate"] = 'Basic realm="ackgate", charset="UTF-8"'
+        headers["www-authenticate"] = 'Basic realm="ackgate", charset="UTF-8"'
     if problem.status in (429, 503):
-        shown["retry-after"] = "1"
-    await send_answer(send, problem.status, problem.to_json(), {**shown, **(headers or {})})
+        headers["retry-after"] = "1"
+    return Answer(problem.status, problem.to_json(), headers)
+
+
+async def send_error(send: Send, problem: GatewayError, correlation_id: str) -> None:
+    """Send an error of the catalogue as its JSON."""
+    await send_answer(send, *error_answer(problem, correlation_id))
+
+
+def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
+    """A whole HTTP/1.1 answer as bytes; ``date`` are further header lines, each with its CRLF."""
+    status, body, headers = answer
+    lines = [f"HTTP/1.1 {status} {_phrase(status)}\r\n"]
+    for name, value in headers.items():
+        if name in _SHOWN:
+            lines.append(f"{name}: {value}\r\n")
+    payload = b"" if body is None else orjson.dumps(body)
+    if payload:
+        lines.append(f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n")
+    elif status not in (204, 304):
+        lines.append("content-length: 0\r\n")
+    if not keep_alive:
+        lines.append("connection: close\r\n")
+    return b"%b%b\r\n%b" % ("".join(lines).encode("latin-1", "replace"), date, payload)
+
+
+@lru_cache(maxsize=512)
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Status"

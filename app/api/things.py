@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 
-from acks.aggregator import http_answer
+from acks.aggregator import Answer, Outcome, http_answer
 from acks.document import check_thing, check_thing_id, parse_pointer
-from acks.errors import error
+from acks.errors import GatewayError, error
 from acks.headers import HeaderDefaults, Setter, http_options
+from acks.labels import TWIN_PERSISTED
 from acks.policy import Policy
 from acks.signals import Command, JsonObject
-from app.api.auth import Authenticator
+from app.api.auth import Authenticator, Principal
 from app.api.http import (
     Receive,
     RequestHead,
@@ -20,8 +22,8 @@ from app.api.http import (
     Send,
     base_url,
     parse_json,
-    path_of,
     raw_path,
+    split_path,
     read_body,
     send_answer,
 )
@@ -56,30 +58,49 @@ class Things:
         """Serve one request and return its status; raises GatewayError, which the caller renders."""
         head = RequestHead(scope, self._max_headers)
         scope["correlation_id"] = head.correlation_id
-        principal = self._authenticator.known(head.authorization)
-        if principal is None:
-            principal = await self._authenticator.check(head.authorization)
-        segments = path_of(scope)[3:]
-        thing_id = check_thing_id(segments[0])
-        path = _resource(scope, segments)
+        principal = await self._authenticator.check(head.authorization)
+        thing_id, path = _address(raw_path(scope))
         method = scope["method"]
         if method == "GET" and not path:
             return await self._get(thing_id, principal.subjects, head, send)
         if method == "PUT":
-            command = await self._put(scope, receive, head, thing_id, path, principal.subjects)
-            return await self._submit(command, send)
+            body = await read_body(receive, self._max_body)
+            command = self.command(scope, head, principal, body)
+            outcome = await self._gateway.ask(command)
+            answer = self.answer(scope, head, command, outcome)
+            await send_answer(send, answer.status, answer.body, answer.headers)
+            return answer.status
         allowed = "PUT" if path else "GET, PUT"
         raise error("gateway:method.notallowed", method=method, path=scope["path"], allowed=allowed)
 
-    async def _put(
+    def known(self, scope: Scope) -> tuple[RequestHead, Principal] | None:
+        """Head and requester of a request, if its credentials have been checked before."""
+        try:
+            head = RequestHead(scope, self._max_headers)
+        except GatewayError:
+            return None
+        principal = self._authenticator.known(head.authorization)
+        return None if principal is None else (head, principal)
+
+    def submit(
         self,
         scope: Scope,
-        receive: Receive,
         head: RequestHead,
-        thing_id: str,
-        path: tuple[str, ...],
-        subjects: tuple[str, ...],
+        principal: Principal,
+        body: bytes,
+        on_answer: Callable[[Answer], None],
+    ) -> None:
+        """Carry out a PUT without a task: ``on_answer`` gets the answer. Raises GatewayError."""
+        command = self.command(scope, head, principal, body)
+        self._gateway.submit(
+            command, lambda outcome: on_answer(self.answer(scope, head, command, outcome))
+        )
+
+    def command(
+        self, scope: Scope, head: RequestHead, principal: Principal, body: bytes
     ) -> Command:
+        """The command that a PUT asks for. Raises GatewayError."""
+        thing_id, path = _address(raw_path(scope))
         known = head.known
         options = http_options(
             Setter.TWIN_MODIFY,
@@ -89,9 +110,14 @@ class Things:
             self._defaults,
             *self._timeouts,
         )
-        _check_unsupported(known)
-        _check_content_type(known.get("content-type"))
-        value = parse_json(await read_body(receive, self._max_body))
+        if not _UNSUPPORTED.isdisjoint(known):
+            _check_unsupported(known)
+        content_type = known.get("content-type")
+        if content_type != "application/json":
+            _check_content_type(content_type)
+        if len(body) > self._max_body:
+            raise error("request.toolarge", limit=self._max_body)
+        value = parse_json(body)
         policy = None
         if not path:
             policy = _inline_policy(thing_id, value)
@@ -104,26 +130,29 @@ class Things:
             value,
             head.correlation_id,
             options,
-            subjects,
+            principal.subjects,
             head.carried,
             policy,
-            base_url(scope, head) + raw_path(scope),
         )
 
-    async def _submit(self, command: Command, send: Send) -> int:
-        outcome = await self._gateway.submit(command)
-        headers: dict[str, Any] = {
-            "correlation-id": command.correlation_id,
-            "response-required": False,
-        }
-        if command.options.given:
-            headers.update(command.options.given)
-        answer = http_answer(outcome, command.options.response_required, headers)
-        shown = answer.headers
-        if answer.status != 201 and "location" in shown:
-            shown = {name: value for name, value in shown.items() if name != "location"}
-        await send_answer(send, answer.status, answer.body, shown)
-        return answer.status
+    def answer(
+        self, scope: Scope, head: RequestHead, command: Command, outcome: Outcome
+    ) -> Answer:
+        """An outcome as the answer to its HTTP request."""
+        options = command.options
+        headers = {"correlation-id": command.correlation_id, "response-required": "false"}
+        if options.given:
+            headers.update(options.given)
+        answer = http_answer(outcome, options.response_required, headers)
+        if answer.status == 201 and outcome.response is not None:
+            location = base_url(scope, head) + raw_path(scope)
+            return answer._replace(headers={**answer.headers, "location": location})
+        for ack in outcome.acks:
+            if ack.label == TWIN_PERSISTED and ack.status == 201 and isinstance(answer.body, dict):
+                entry = answer.body.get(TWIN_PERSISTED)
+                if isinstance(entry, dict) and options.response_required:
+                    entry["headers"]["location"] = base_url(scope, head) + raw_path(scope)
+        return answer
 
     async def _get(
         self, thing_id: str, subjects: tuple[str, ...], head: RequestHead, send: Send
@@ -135,7 +164,7 @@ class Things:
         twin = await self._gateway.read(thing_id, subjects)
         headers: Mapping[str, Any] = {
             "correlation-id": head.correlation_id,
-            "response-required": False,
+            "response-required": "false",
             "etag": etag((), twin.revision, b""),
             "entity-revision": twin.revision,
         }
@@ -143,7 +172,17 @@ class Things:
         return 200
 
 
-def _resource(scope: Scope, segments: list[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=16_384)
+def _address(path: str) -> tuple[str, tuple[str, ...]]:
+    """Thing id and addressed part of the thing, from the path as it was sent.
+
+    Raises GatewayError.
+    """
+    segments = split_path(path)[3:]
+    return check_thing_id(segments[0]), _resource(path, segments)
+
+
+def _resource(path: str, segments: list[str]) -> tuple[str, ...]:
     """The addressed part of the thing: () or ("attributes", ...)."""
     rest = segments[1:]
     if rest and rest[-1] == "":
@@ -151,7 +190,7 @@ def _resource(scope: Scope, segments: list[str]) -> tuple[str, ...]:
     if not rest:
         return ()
     if rest[0] != "attributes":
-        raise error("gateway:resource.notfound", path=scope["path"])
+        raise error("gateway:resource.notfound", path=path)
     if "" in rest:
         parse_pointer("/" + "/".join(rest))
         raise error("json.pointer.invalid", pointer="/" + "/".join(rest))
@@ -183,8 +222,6 @@ _UNSUPPORTED = frozenset(
 
 def _check_unsupported(known: Mapping[str, str]) -> None:
     """Refuse headers whose meaning would be lost: doing as if they were absent could do harm."""
-    if _UNSUPPORTED.isdisjoint(known):
-        return
     for name in sorted(_UNSUPPORTED.intersection(known)):
         if name == "channel":
             if known[name].strip().lower() != "twin":

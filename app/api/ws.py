@@ -18,6 +18,7 @@ from acks.labels import check_labels, is_resolved
 from acks.protocol import error_envelope, read_ack, read_headers, read_topic
 from app.api.auth import Authenticator
 from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of, new_correlation_id
+from app.api.protocols import WebSocketProtocol
 from app.gateway import Gateway
 from app.sessions import Session, Subscription
 
@@ -51,7 +52,7 @@ class WebSocket:
                 raise error("api.version.notsupported", version=version)
             labels = check_labels(parse_declared_acks(head.known.get("declared-acks", "")))
         except GatewayError as problem:
-            await _refuse(send, problem, correlation_id_of(scope))
+            await _refuse(scope, send, problem)
             return
         await send({"type": "websocket.accept"})
         unresolved = next((label for label in labels if not is_resolved(label)), None)
@@ -72,13 +73,16 @@ class WebSocket:
             await send({"type": "websocket.close", "code": code, "reason": problem.message[:120]})
             return
         try:
-            await self._serve(session, receive, send)
+            await self._serve(session, scope["extensions"]["ackgate"], receive, send)
         finally:
             await self._gateway.close_session(session)
 
-    async def _serve(self, session: Session, receive: Receive, send: Send) -> None:
+    async def _serve(
+        self, session: Session, wire: WebSocketProtocol, receive: Receive, send: Send
+    ) -> None:
         """Run reader and writer until one of them ends; no task outlives this call."""
-        writer = asyncio.create_task(_write(session, send), name=f"ws-writer-{session.id}")
+        wire.sink = lambda text: self._take(session, text)
+        writer = asyncio.create_task(_write(session, wire, send), name=f"ws-writer-{session.id}")
         reader = asyncio.create_task(
             self._read(session, receive), name=f"ws-reader-{session.id}"
         )
@@ -103,15 +107,28 @@ class WebSocket:
             if text is None:
                 continue  # binary frames are ignored (spec 1.3)
             try:
-                if text.startswith((_START, _STOP)) and await self._control(session, text):
-                    continue
-                self._protocol(session, text)
+                if not await self._control(session, text):
+                    self._protocol(session, text)
             except GatewayError as problem:
-                correlation_id = _correlation_id(text)
-                session.put(orjson.dumps(error_envelope(problem, correlation_id)))
+                _complain(session, text, problem)
+
+    def _take(self, session: Session, text: str) -> bool:
+        """Handle a frame at once if it needs no waiting; False for text commands."""
+        if text.startswith((_START, _STOP)):
+            return False
+        try:
+            self._protocol(session, text)
+        except GatewayError as problem:
+            _complain(session, text, problem)
+        except Exception:
+            log.exception("ws.frame_failed", session=session.id)
+            _complain(session, text, error("gateway:internalerror"))
+        return True
 
     async def _control(self, session: Session, text: str) -> bool:
         """Carry out a text command; False if it is none (matched by its beginning, spec 1.2)."""
+        if not text.startswith((_START, _STOP)):
+            return False
         start = text.startswith(_START)
         rest = text[len(_START if start else _STOP) :]
         kind = next((kind for kind in _KINDS if rest.startswith(kind)), None)
@@ -172,14 +189,19 @@ def _subscription(rest: str) -> Subscription:
     return Subscription(frozenset(name.strip() for name in namespaces if name.strip()))
 
 
-async def _write(session: Session, send: Send) -> None:
+async def _write(session: Session, wire: WebSocketProtocol, send: Send) -> None:
     while True:
-        for frame in await session.frames():
-            await send({"type": "websocket.send", "text": frame.decode()})
+        frames = await session.frames()
+        if frames and not await wire.send_texts(frames):
+            return
         if session.closing is not None:
             code, reason = session.closing
             await send({"type": "websocket.close", "code": code, "reason": reason})
             return
+
+
+def _complain(session: Session, text: str, problem: GatewayError) -> None:
+    session.put(orjson.dumps(error_envelope(problem, _correlation_id(text))))
 
 
 def _correlation_id(text: str) -> str:
@@ -195,11 +217,11 @@ def _frame(envelope: dict[str, Any]) -> dict[str, Any]:
     return {"type": "websocket.send", "text": orjson.dumps(envelope).decode()}
 
 
-async def _refuse(send: Send, problem: GatewayError, correlation_id: str) -> None:
+async def _refuse(scope: Scope, send: Send, problem: GatewayError) -> None:
     """Answer an upgrade request with an error over HTTP: there is no 101 (spec 1.1)."""
     headers = [
         (b"content-type", b"application/json"),
-        (b"correlation-id", correlation_id.encode("latin-1", "replace")),
+        (b"correlation-id", correlation_id_of(scope).encode("latin-1", "replace")),
     ]
     if problem.status == 401:
         headers.append((b"www-authenticate", b'Basic realm="ackgate", charset="UTF-8"'))
@@ -207,3 +229,5 @@ async def _refuse(send: Send, problem: GatewayError, correlation_id: str) -> Non
         {"type": "websocket.http.response.start", "status": problem.status, "headers": headers}
     )
     await send({"type": "websocket.http.response.body", "body": orjson.dumps(problem.to_json())})
+    # Without this uvicorn logs every refusal as a failure of ours.
+    scope["extensions"]["ackgate"].handshake_complete = True

@@ -23,8 +23,7 @@ import structlog
 
 from acks.document import Change, Twin, change, format_pointer
 from acks.errors import GatewayError, error
-from acks.journal import EntryMeta, journal_key, shard_of, twin_key
-from acks.labels import custom
+from acks.journal import journal_key, meta_json, policy_key, shard_of, twin_key
 from acks.policy import WRITE, Policy, implicit_policy
 from acks.signals import Command, JsonObject, Response
 from app.store.policies import PolicyStore
@@ -55,11 +54,12 @@ class _Op:
 
 class _Lane:
     __slots__ = (
-        "broken", "flying", "known", "loading", "policy", "refused", "size", "stored", "twin",
-        "waiting",
+        "broken", "flying", "keys", "known", "loading", "policy", "refused", "size", "stored",
+        "twin", "waiting",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, keys: tuple[str, str, str]) -> None:
+        self.keys = keys  # twin, journal, policy with the thing's id
         self.twin: Twin | None = None
         self.policy: Policy | None = None
         self.known = False
@@ -111,7 +111,6 @@ class TwinStore:
         self._cached_bytes = 0
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._commit = redis.register(files("app.store").joinpath("commit.lua").read_text())
-        self._journals = [journal_key(prefix, shard) for shard in range(shards)]
         self._tags = map(
             f"{node[:8]:0>8}{{:012x}}".format, count(time.time_ns() // 1_000_000 & 0xFFFFFFF)
         )
@@ -138,7 +137,7 @@ class TwinStore:
             else:
                 on_twin(policy or error("things:thing.notfound", thing_id=thing_id))
 
-        self._redis.send(("GET", self._key(thing_id)), replied)
+        self._redis.send(("GET", self._keys(thing_id)[0]), replied)
 
     # --- changing
 
@@ -176,7 +175,7 @@ class TwinStore:
         thing_id = op.command.thing_id
         lane = self._lanes.get(thing_id)
         if lane is None:
-            self._lanes[thing_id] = lane = _Lane()
+            self._lanes[thing_id] = lane = _Lane(self._keys(thing_id))
         else:
             self._lanes.move_to_end(thing_id)
         if lane.known and not lane.broken:
@@ -244,34 +243,29 @@ class TwinStore:
             now,
         )
         value = document if not path else orjson.dumps(done.value)
-        meta = EntryMeta(
+        meta = meta_json(
             thing_id,
             done.action,
             format_pointer(path),
             twin.revision,
             now,
             command.correlation_id,
-            custom(command.options.requested_acks),
+            command.options.custom_acks,
             self._node,
             op.deadline,
             policy.readers(path),
         )
         originator = command.subjects[0]
         op.reply = _response(command, done, twin.revision, value, originator)
-        shard = shard_of(thing_id, self._shards)
         record = encode(twin, document)
         self._redis.run(
             self._commit,
-            (
-                twin_key(self._prefix, shard, thing_id),
-                self._journals[shard],
-                self._policies.key(thing_id),
-            ),
+            lane.keys,
             (
                 before.tag if before else "",
                 record,
                 self._keep,
-                orjson.dumps(meta.to_json()),
+                orjson.dumps(meta),
                 self._entry_headers(command, originator),
                 value,
                 orjson.dumps(created_policy) if created_policy else b"",
@@ -346,7 +340,7 @@ class TwinStore:
         if not lane.loading:
             lane.loading = True
             self._redis.send(
-                ("GET", self._key(thing_id)), lambda reply: self._take(thing_id, lane, reply)
+                ("GET", lane.keys[0]), lambda reply: self._take(thing_id, lane, reply)
             )
 
     def _take(self, thing_id: str, lane: _Lane, reply: Reply | Exception) -> None:
@@ -402,8 +396,13 @@ class TwinStore:
             else:
                 self._forget(thing_id)
 
-    def _key(self, thing_id: str) -> str:
-        return twin_key(self._prefix, shard_of(thing_id, self._shards), thing_id)
+    def _keys(self, thing_id: str) -> tuple[str, str, str]:
+        shard = shard_of(thing_id, self._shards)
+        return (
+            twin_key(self._prefix, shard, thing_id),
+            journal_key(self._prefix, shard),
+            policy_key(self._prefix, shard, thing_id),
+        )
 
 
 def _check_write(policy: Policy, command: Command) -> None:
@@ -440,8 +439,6 @@ def _response(
     }
     if not done.created:
         return Response(204, None, headers)
-    if command.location is not None:
-        headers["location"] = command.location
     return Response(201, done.value, headers)
 
 

@@ -1,0 +1,222 @@
+"""uvicorn's protocols with a short way for the hot paths (docs/decisions/0006).
+
+A PUT on a thing needs no task: its command is computed when the body is complete, and its answer is
+written by the callback that brings the store's reply. WebSocket frames of subscribers likewise go
+straight to and from the session. Everything else takes uvicorn's ordinary way through ASGI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from acks.aggregator import Answer
+from acks.errors import GatewayError, error
+from app.api.auth import Principal
+from app.api.http import RequestHead, error_answer, wire_answer
+
+if TYPE_CHECKING:
+    from app.api.front import Front
+
+log = structlog.get_logger(__name__)
+
+_THINGS = b"/api/2/things/"
+
+
+class _NoEvent:
+    """Stands where uvicorn keeps the event on which an ASGI task would wait."""
+
+    def set(self) -> None:
+        """Nobody waits."""
+
+
+class _Direct:
+    """A PUT under way; takes the place of uvicorn's cycle, which the protocol looks at."""
+
+    __slots__ = (
+        "body", "disconnected", "head", "keep_alive", "message_event", "more_body", "parts",
+        "principal", "response_complete", "scope", "size", "started",
+    )  # fmt: skip
+
+    def __init__(
+        self, scope: Any, head: RequestHead, principal: Principal, keep_alive: bool
+    ) -> None:
+        self.scope = scope
+        self.head = head
+        self.principal = principal
+        self.keep_alive = keep_alive
+        self.started = time.perf_counter()
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.disconnected = False
+        self.response_complete = False
+        self.message_event = _NO_EVENT
+
+
+_NO_EVENT = _NoEvent()
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """HTTP/1.1: PUTs on things without a task, everything else as uvicorn does it."""
+
+    _dates: tuple[object, bytes] = (None, b"")
+
+    @override
+    def connection_made(self, transport: Any) -> None:
+        """asyncio: a client has connected."""
+        super().connection_made(transport)
+        self._front = cast("Front", self.app)
+
+    @override
+    def on_headers_complete(self) -> None:
+        """httptools: the head is complete; decide which way the request goes."""
+        url = self.url
+        if (
+            not url.startswith(_THINGS)
+            or self.parser.get_method() != b"PUT"
+            or self.expect_100_continue
+            or self.flow.write_paused
+            or (self.cycle is not None and not self.cycle.response_complete)
+            or self.parser.get_http_version() != "1.1"
+            or self.parser.should_upgrade()
+        ):
+            super().on_headers_complete()
+            return
+        raw_path, _, query = url.partition(b"?")
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # a TypedDict being filled
+        scope["method"] = "PUT"
+        scope["raw_path"] = raw_path
+        scope["query_string"] = query
+        scope["path"] = raw_path.decode("latin-1")
+        found = self._front.things.known(scope)
+        if found is None:
+            super().on_headers_complete()
+            return
+        direct = _Direct(scope, *found, self.parser.should_keep_alive())
+        self.cycle = direct  # type: ignore[assignment]  # what the protocol reads of it is there
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        """httptools: a part of the body."""
+        direct = self.cycle
+        if type(direct) is not _Direct:
+            super().on_body(body)
+        elif not direct.response_complete:
+            direct.parts.append(body)
+            direct.size += len(body)
+            limit = self._front.max_body
+            if direct.size > limit:
+                # The rest of the body is not read: the connection cannot be used again.
+                direct.keep_alive = False
+                self._refuse(direct, error("request.toolarge", limit=limit))
+
+    @override
+    def on_message_complete(self) -> None:
+        """httptools: the request is complete."""
+        direct = self.cycle
+        if type(direct) is not _Direct:
+            super().on_message_complete()
+            return
+        if direct.response_complete:
+            return
+        parts = direct.parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            self._front.things.submit(
+                direct.scope,
+                direct.head,
+                direct.principal,
+                body,
+                lambda answer: self._answer(direct, answer),
+            )
+        except GatewayError as problem:
+            self._refuse(direct, problem)
+        except Exception:
+            log.exception("request.failed", correlation_id=direct.head.correlation_id)
+            self._refuse(direct, error("gateway:internalerror"))
+
+    def _refuse(self, direct: _Direct, problem: GatewayError) -> None:
+        self._answer(direct, error_answer(problem, direct.head.correlation_id))
+
+    def _answer(self, direct: _Direct, answer: Answer) -> None:
+        """Write the answer, unless the client has gone."""
+        direct.response_complete = True
+        self._front.answered(direct.scope, answer.status, time.perf_counter() - direct.started)
+        if direct.disconnected or self.transport.is_closing():
+            return
+        self.transport.write(wire_answer(answer, self._date(), direct.keep_alive))
+        if not direct.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _date(self) -> bytes:
+        """uvicorn's default headers as lines; they change once a second."""
+        current = self.server_state.default_headers
+        known, lines = HttpProtocol._dates
+        if known is not current:
+            lines = b"".join(b"%b: %b\r\n" % pair for pair in current)
+            HttpProtocol._dates = (current, lines)
+        return lines
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """WebSocket with frames that go straight to a sink, and many frames in one write.
+
+    The endpoint finds this object in its scope under ``extensions["ackgate"]``.
+    """
+
+    sink: Callable[[str], bool] | None = None
+    """Gets every text; returns False for one that has to take the ordinary way."""
+
+    @override
+    def handle_connect(self, event: Any) -> None:
+        """The upgrade request has come."""
+        super().handle_connect(event)
+        if self.handshake_initiated and not self.handshake_complete:
+            extensions = cast("dict[str, Any]", self.scope["extensions"])
+            extensions["ackgate"] = self
+
+    @override
+    def send_receive_event_to_app(self) -> None:
+        """A whole message has come."""
+        if self.sink is not None and self.curr_msg_data_type == "text" and not self.close_sent:
+            data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                super().send_receive_event_to_app()
+                return
+            if self.sink(text):
+                self.frames = []
+                return
+        super().send_receive_event_to_app()
+
+    async def send_texts(self, texts: list[bytes]) -> bool:
+        """Send text messages (UTF-8) in one write, when the transport takes more.
+
+        False if the connection is closed or closing.
+        """
+        await self.writable.wait()
+        if self.disconnected or self.close_sent or self.transport.is_closing():
+            return False
+        frames: list[bytes] = []
+        for text in texts:
+            frames.append(_frame_head(len(text)))
+            frames.append(text)
+        self.transport.write(b"".join(frames))
+        return True
+
+
+def _frame_head(length: int) -> bytes:
+    """Head of a final, unmasked text frame (RFC 6455, 5.2)."""
+    if length < 126:
+        return bytes((0x81, length))
+    if length < 65_536:
+        return b"\x81\x7e" + length.to_bytes(2, "big")
+    return b"\x81\x7f" + length.to_bytes(8, "big")
