@@ -15,6 +15,7 @@ import structlog
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import apply_mask
 
 from acks.aggregator import Answer
 from acks.errors import GatewayError, error
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _THINGS = b"/api/2/things/"
+_FINAL_TEXT = 0x81
 
 
 class _NoEvent:
@@ -166,13 +168,64 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """WebSocket with frames that go straight to a sink, and many frames in one write.
+    """WebSocket whose whole text messages go straight to a sink, and many frames in one write.
 
-    The endpoint finds this object in its scope under ``extensions["ackgate"]``.
+    After the handshake frames are cut here. With a sink, a final, masked text frame of a permitted size is
+    handled at once; every other frame goes, whole, through the library, which knows the rest of
+    RFC 6455. The endpoint finds this object in its scope under ``extensions["ackgate"]``.
     """
 
     sink: Callable[[str], bool] | None = None
     """Gets every text; returns False for one that has to take the ordinary way."""
+    _rest: bytes = b""
+    _fragmented = False
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes have come."""
+        if not self.handshake_complete or self.close_sent:
+            super().data_received(self._rest + data)
+            self._rest = b""
+            return
+        data = self._rest + data if self._rest else data
+        at, end = 0, len(data)
+        while end - at >= 6:
+            first, second = data[at], data[at + 1]
+            length, start = second & 0x7F, at + 6
+            if length == 126:
+                length, start = int.from_bytes(data[at + 2 : at + 4], "big"), at + 8
+            elif length == 127:
+                length, start = int.from_bytes(data[at + 2 : at + 10], "big"), at + 14
+            if second < 0x80 or length > self.config.ws_max_size:
+                # Not masked or too large: the library answers that, and closes.
+                super().data_received(data[at:])
+                at = end
+                break
+            stop = start + length
+            if stop > end:
+                break
+            if first == _FINAL_TEXT and self.sink is not None and not self._fragmented:
+                self._text(data[at:stop], data[start - 4 : start], data[start:stop])
+            else:
+                if first & 0x0F < 3:
+                    self._fragmented = first < 0x80
+                super().data_received(data[at:stop])
+            at = stop
+            if self.close_sent or self.transport.is_closing():
+                return
+        self._rest = data[at:]
+
+    def _text(self, frame: bytes, mask: bytes, payload: bytes) -> None:
+        if mask != b"\0\0\0\0":
+            payload = apply_mask(payload, mask)
+        try:
+            text = payload.decode()
+        except UnicodeDecodeError:
+            super().data_received(frame)
+            return
+        assert self.sink is not None
+        if not self.sink(text):
+            super().data_received(frame)
 
     @override
     def handle_connect(self, event: Any) -> None:
@@ -181,21 +234,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.handshake_initiated and not self.handshake_complete:
             extensions = cast("dict[str, Any]", self.scope["extensions"])
             extensions["ackgate"] = self
-
-    @override
-    def send_receive_event_to_app(self) -> None:
-        """A whole message has come."""
-        if self.sink is not None and self.curr_msg_data_type == "text" and not self.close_sent:
-            data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
-            try:
-                text = data.decode()
-            except UnicodeDecodeError:
-                super().send_receive_event_to_app()
-                return
-            if self.sink(text):
-                self.frames = []
-                return
-        super().send_receive_event_to_app()
 
     async def send_texts(self, texts: list[bytes]) -> bool:
         """Send text messages (UTF-8) in one write, when the transport takes more.
