@@ -158,7 +158,7 @@ class Aggregator:
         return self.outcome
 
     def receive(self, ack: Acknowledgement) -> Outcome | None:
-        """Take an ack. It counts only if its label is outstanding: the first one wins (spec 4, 2)."""
+        """Take an ack; it counts only if its label is outstanding, so the first one wins (4, 2)."""
         if not self.is_outstanding(ack.label):
             return None
         self._acks[ack.label] = ack

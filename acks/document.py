@@ -1,4 +1,4 @@
-"""How a command changes a twin document: JSON pointers, thing ids, checks, copy-on-write changes."""
+"""How a command changes a twin document: JSON pointers, ids, checks, copy-on-write changes."""
 
 from __future__ import annotations
 
@@ -67,24 +67,17 @@ def _numbers_and_keys(value: Any) -> Iterator[Any]:
                     stack.append(child)
         elif isinstance(item, list):
             stack.extend(child for child in item if isinstance(child, (dict, list, int, float)))
-        elif (
-            isinstance(item, (int, float)) and not isinstance(item, bool) and abs(item) >= _INT64 - 1
-        ):
+        elif not isinstance(item, (bool, str)) and abs(item) >= _INT64 - 1:
             yield item
 
 
 def _is_suspicious(text: bytes) -> bool:
-    """Whether ``text`` might hold a huge integer or a bad key: cheap, and wrong on the safe side."""
-    return (
-        _NINETEEN in text.translate(_DIGITS)
-        or b'"/' in text
-        or b'"\\' in text
-        or b'""' in text
-    )
+    """Whether ``text`` might hold a huge integer or a bad key: cheap, errs on the safe side."""
+    return _NINETEEN in text.translate(_DIGITS) or b'"/' in text or b'"\\' in text or b'""' in text
 
 
 def check_json(value: Any, text: bytes) -> None:
-    """Refuse what twins cannot hold: integers beyond 64 bits, keys that are empty or begin with ``/``.
+    """Refuse what twins cannot hold: integers beyond 64 bits, empty keys and keys like ``/a``.
 
     ``text`` is what ``value`` was parsed from. Only a text that could hold such a thing is looked
     at closely; and numbers are then read again from it, because fast parsers turn huge integers
@@ -97,7 +90,7 @@ def check_json(value: Any, text: bytes) -> None:
             raise error("json.pointer.invalid", pointer=found or "''")
         for number in _numbers_and_keys(json.loads(text)):
             if isinstance(number, int) and not -_INT64 <= number < _INT64:
-                raise invalid_json(str(number), "The number is out of the range of 64 bit integers.")
+                raise invalid_json(str(number), "The number is no 64 bit integer.")
         return
 
 
@@ -155,7 +148,7 @@ def _wrong(reason: str) -> GatewayError:
 
 
 class Twin(NamedTuple):
-    """A twin as stored: ``tag`` names the write that made it, ``created``/``modified`` ISO instants."""
+    """A twin as stored: ``tag`` names the write that made it; the times are ISO instants."""
 
     tag: str
     revision: int
@@ -189,10 +182,10 @@ def change(twin: Twin | None, command: Command) -> Change:
 def _change_thing(twin: Twin | None, command: Command) -> Change:
     given: JsonObject = command.value
     if twin is None:
-        policy_id = given.get("policyId", command.thing_id)
+        policy_id: str = given.get("policyId", command.thing_id)
         document = _with_policy(given, policy_id)
         return Change(document, "created", document, True)
-    policy_id = given.get("policyId", twin.document["policyId"])
+    policy_id = given.get("policyId") or twin.document["policyId"]
     document = _with_policy(given, policy_id)
     return Change(document, "modified", document, False)
 

@@ -1,6 +1,6 @@
 """One error tree and its catalogue: code, status, message, description, retryable.
 
-Every error a caller can see is an entry of :data:`CATALOGUE` (spec acks-and-http 1.7 and 9.1). A wire
+Every error a caller can see is an entry of :data:`CATALOGUE` (spec acks-and-http 1.7, 9.1). A wire
 renders :meth:`GatewayError.to_json`; it never invents an error of its own.
 """
 
@@ -109,7 +109,9 @@ _LABEL_HREF = (
     "https://www.eclipse.dev/ditto/protocol-specification-topic.html"
     "#acknowledgement-criterion-actions"
 )
-_PERMISSIONS = "Check if the ID of your requested {entity} was correct and you have sufficient permissions."
+_PERMISSIONS = (
+    "Check if the ID of your requested {entity} was correct and you have sufficient permissions."
+)
 
 CATALOGUE: dict[str, ErrorKind] = _kinds(
     # --- acknowledgements (spec acks-and-http 1.7)
@@ -136,7 +138,8 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
     ErrorKind(
         "acknowledgement:ditto.acklabel.forbidden",
         400,
-        "The Ditto internal Acknowledgement label <{label}> is not allowed to be issued externally!",
+        "The Ditto internal Acknowledgement label <{label}> is not allowed to be issued "
+        "externally!",
         "Make sure to not issue an Ditto internal Acknowledgement label.",
     ),
     ErrorKind(
@@ -148,7 +151,8 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
     ErrorKind(
         "acknowledgement:request.duplicate.correlation-id",
         409,
-        "Correlation-id <{correlation_id}> for acknowledgement request was already used very recently.",
+        "Correlation-id <{correlation_id}> for acknowledgement request was already used very "
+        "recently.",
         "Please provide unique correlation-ids when requesting acknowledgements, at least unique "
         "within at least several minutes.",
     ),

@@ -1,4 +1,4 @@
-"""Typed headers: how ``requested-acks``, ``response-required`` and ``timeout`` are read and completed.
+"""Typed headers: how ``requested-acks``, ``response-required``, ``timeout`` are read and completed.
 
 Sources: spec acks-and-http 1.3, 1.5, 1.8, 2.1-2.5; seed, section "Interaction between headers".
 """
@@ -294,9 +294,7 @@ def http_options(
     """
     acks = None if requested_acks is None else parse_requested_acks(requested_acks)
     wanted = (
-        None
-        if response_required is None
-        else parse_boolean("response-required", response_required)
+        None if response_required is None else parse_boolean("response-required", response_required)
     )
     timeout_ms = None if timeout is None else parse_duration_ms(timeout)
     if timeout_ms is not None and timeout_ms > max_timeout_ms:

@@ -34,7 +34,7 @@ DEFAULT_SHARDS = 8
 
 
 def shard_of(entity_id: str, shards: int) -> int:
-    """Return the shard (0 .. shards-1) that owns ``entity_id``. Stable for ever: data lies by it."""
+    """Return the shard (0 .. shards-1) of ``entity_id``. Stable for ever: data lies by it."""
     return crc32(entity_id.encode()) % shards
 
 

@@ -40,7 +40,7 @@ class Pending(Generic[W]):
         return key in self._requests
 
     def open(self, key: Hashable, aggregator: Aggregator, deadline: float, waiter: W) -> bool:
-        """Register a request until ``deadline`` (same clock as ``now``, s); False if the key is open."""
+        """Register a request until ``deadline`` (s, clock of ``now``); False if the key is open."""
         if key in self._requests:
             return False
         tick = int(deadline / TICK) + 1
@@ -76,7 +76,7 @@ class Pending(Generic[W]):
         """Forget a request whose caller has gone away."""
         self._close(key)
 
-    def keys(self) -> list[Hashable]:
+    def open_keys(self) -> list[Hashable]:
         """Keys of all open requests."""
         return list(self._requests)
 

@@ -1,4 +1,4 @@
-"""Policy document -> may this subject read or write here? (spec websocket-... 5.2, 5.3)"""
+"""Policy document -> may this subject read or write here (spec websocket-... 5.2, 5.3)."""
 
 from __future__ import annotations
 

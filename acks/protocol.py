@@ -1,4 +1,4 @@
-"""Ditto Protocol envelope <-> signal: the only place that knows field names (spec 5.1, 5.4, 5.5, 7)."""
+"""Ditto Protocol envelope <-> signal: the only place that knows field names (spec 5 and 7)."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ def read_topic(envelope: Any) -> Topic:
     return parse_topic(topic)
 
 
-def read_ack(
-    envelope: Envelope, topic: Topic, declared: frozenset[str]
-) -> Acknowledgement:
+def read_ack(envelope: Envelope, topic: Topic, declared: frozenset[str]) -> Acknowledgement:
     """Read a subscriber's ack and check it, in the order of spec 5.4, rows 2 to 7.
 
     ``declared`` are the labels the session owns. A missing correlation-id reads as "".

@@ -24,8 +24,10 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``namespace/name/group/channel/criterion/action``; ``action`` is the label of an ack and the
-    subject of a message, "" if there is none; policies have no channel ("none").
+    """``namespace/name/group/channel/criterion/action``.
+
+    ``action`` is the label of an ack and the subject of a message, "" if there is none; policies
+    have no channel ("none").
     """
 
     namespace: str
@@ -47,8 +49,10 @@ def _unknown(topic: str, reason: str) -> GatewayError:
 
 @lru_cache(maxsize=8192)
 def parse_topic(text: str) -> Topic:
-    """Split a topic path; raises ``protocoladapter:unknown.topicpath``, whose description names
-    the first part that is missing or unknown.
+    """Split a topic path.
+
+    Raises ``protocoladapter:unknown.topicpath``, whose description names the first part that is
+    missing or unknown.
     """
     parts = text.split("/")
 

@@ -28,6 +28,8 @@ OnOutcome = Callable[[Outcome], None]
 
 ENFORCEMENT_MS = 3_000
 """How long a command that wants no answer is watched for an error (spec 2.6), ms."""
+CLAIM_AGAIN = (0.02, 0.08, 0.2)
+"""Pauses before a taken label is tried once more, s."""
 SLICE = 500
 """Requests that expire in one go; the rest follow in the next turn of the loop."""
 
@@ -78,8 +80,9 @@ class Gateway:
     # --- submit
 
     def submit(self, command: Command, on_outcome: OnOutcome) -> None:
-        """Carry out a command; ``on_outcome`` gets its outcome at the latest when its timeout is
-        over. It is called from the event loop, possibly before this returns, and must not raise.
+        """Carry out a command; ``on_outcome`` gets its outcome, at the latest at its timeout.
+
+        It is called from the event loop, possibly before this returns, and must not raise.
 
         Raises ``gateway:service.unavailable`` while draining or full, and
         ``acknowledgement:request.duplicate.correlation-id``.
@@ -188,7 +191,7 @@ class Gateway:
         session = Session(subjects, labels, outbox_bytes=self._outbox_bytes)
         if session.declared:
             try:
-                taken = await self._registry.claim(session.id, session.declared)
+                taken = await self._claim(session)
             except StoreUnavailable as problem:
                 raise error("gateway:service.unavailable", reason=str(problem)) from problem
             if taken is not None:
@@ -200,6 +203,19 @@ class Gateway:
                 raise
         self.sessions.add(session)
         return session
+
+    async def _claim(self, session: Session) -> str | None:
+        """Claim a session's labels, with patience; the first taken label, or None.
+
+        A client that reconnects at once finds them taken until its old session has been taken
+        down, here or on another node.
+        """
+        for wait in CLAIM_AGAIN:
+            taken = await self._registry.claim(session.id, session.declared)
+            if taken is None:
+                return None
+            await asyncio.sleep(wait)
+        return await self._registry.claim(session.id, session.declared)
 
     async def subscribe(self, session: Session, subscription: Subscription) -> None:
         """Deliver twin events to ``session``; returns when every later event will be delivered."""
@@ -280,14 +296,14 @@ class Gateway:
         self.draining = True
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
-        while len(self._pending) and loop.time() < end:
+        while len(self._pending) and loop.time() < end:  # noqa: ASYNC110 - rare, and bounded
             await asyncio.sleep(0.02)
-        for key in self._pending.keys():
+        for key in self._pending.open_keys():
             problem = error("gateway:service.unavailable", reason="It is shutting down.")
             self._finish(self._pending.fail(key, problem))
         if self._timer is not None:
             self._timer.cancel()
         for session in self.sessions.all():
             session.close(1012, "The gateway restarts; you may reconnect.")
-        while len(self.sessions) and loop.time() < end + 2.0:
+        while len(self.sessions) and loop.time() < end + 2.0:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)

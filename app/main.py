@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.context import ForkProcess
 from types import FrameType
+from typing import Literal
 from uuid import uuid4
 
 import structlog
@@ -137,6 +138,7 @@ def run(settings: Settings) -> None:
     host, port = listener.getsockname()[:2]
     embedded = None
     if settings.redis_url is None:
+        appendfsync: dict[str, Literal["always", "everysec", "no"]]
         appendfsync = {"fsync": "always", "everysec": "everysec", "none": "no"}
         embedded = EmbeddedServer(
             settings.data_dir,
@@ -239,8 +241,8 @@ class _Workers:
         self._processes[index] = process
 
     def _look(self) -> None:
-        if self._embedded is not None and self._embedded.poll():
-            log.warning("store.restarted")
+        if self._embedded is not None:
+            self._embedded.poll()
         now = time.monotonic()
         for index, process in list(self._processes.items()):
             if process.is_alive():

@@ -119,7 +119,6 @@ class Node:
             log.warning("store.unchecked", reason=warning)
         await check_layout(self._redis, self._settings.prefix, self._settings.shards)
         await self._bus.start(deadline)
-        await self._tail.start(deadline)
         await self._registry.start()
         self._metrics.start()
         self._started = True

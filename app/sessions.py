@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 FORWARD_MS = 65_000
 """How long an ack is awaited from a subscriber when the signal says nothing (spec 5.3), ms."""
 
+_NOT_FORWARDED = ("requested-acks", "ditto-weak-ack")
 SendAck = Callable[[str, Acknowledgement], None]
 
 
@@ -136,7 +137,7 @@ class Session:
             del self._forwarders[ack.correlation_id]
         headers = {
             "correlation-id": forwarder.correlation_id,
-            **{k: v for k, v in ack.headers.items() if k not in ("requested-acks", "ditto-weak-ack")},
+            **{name: value for name, value in ack.headers.items() if name not in _NOT_FORWARDED},
             "response-required": False,
         }
         return forwarder.origin, Acknowledgement(

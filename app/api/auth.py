@@ -36,8 +36,9 @@ class Principal:
 
 
 class Authenticator:
-    """Checks ``Authorization`` headers. The subject of user ``a`` is ``nginx:a``, as Ditto's
-    default deployment has it.
+    """Checks ``Authorization`` headers.
+
+    The subject of user ``a`` is ``nginx:a``, as Ditto's default deployment has it.
     """
 
     def __init__(self, credentials: Mapping[str, Credential]) -> None:
@@ -65,7 +66,8 @@ class Authenticator:
                 "gateway:authentication.failed",
                 description="The user name or the password is wrong.",
             )
-        assert credential is not None and authorization is not None
+        assert credential is not None
+        assert authorization is not None
         principal = Principal(name, (f"nginx:{name}",), credential.operator)
         self._known[blake2b(authorization, key=self._key, digest_size=16).digest()] = principal
         if len(self._known) > REMEMBERED:

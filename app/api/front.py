@@ -78,7 +78,7 @@ class Front:
     def answered(self, scope: Scope, status: int, seconds: float, hot: bool = True) -> None:
         """Count a request, and log it if it is one of the sampled ones."""
         self._metrics.observe(hot, status, seconds)
-        if self._sample and (status >= 500 or random.random() < self._sample):
+        if self._sample and (status >= 500 or random.random() < self._sample):  # noqa: S311 - a sample
             log.info(
                 "request",
                 method=scope["method"],
@@ -88,10 +88,8 @@ class Front:
                 correlation_id=_id(scope),
             )
 
-    async def _refuse(
-        self, scope: Scope, send: Send, problem: GatewayError
-    ) -> int:
-        """Answer with an error; returns its status. The endpoints send nothing before they raise."""
+    async def _refuse(self, scope: Scope, send: Send, problem: GatewayError) -> int:
+        """Answer with an error; returns its status. Endpoints send nothing before they raise."""
         if problem.status >= 500:
             log.warning(
                 "request.refused",

@@ -117,9 +117,7 @@ def new_correlation_id() -> str:
         _pool.extend(digits[at : at + 32] for at in range(0, len(digits), 32))
     digits = _pool.pop()
     variant = "89ab"[int(digits[16], 16) & 3]
-    return (
-        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-    )
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def correlation_id_of(scope: Scope) -> str:
@@ -194,7 +192,8 @@ def _encode_headers(headers: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
         key = _SHOWN.get(name)
         if key is None:
             continue
-        encoded.append((key, str(value).encode("latin-1", "replace")))
+        text = "true" if value is True else str(value)
+        encoded.append((key, text.encode("latin-1", "replace")))
     return encoded
 
 
@@ -233,7 +232,7 @@ def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
     lines = [f"HTTP/1.1 {status} {_phrase(status)}\r\n"]
     for name, value in headers.items():
         if name in _SHOWN:
-            lines.append(f"{name}: {value}\r\n")
+            lines.append(f"{name}: {value if value is not True else 'true'}\r\n")
     payload = b"" if body is None else orjson.dumps(body)
     if payload:
         lines.append(f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n")

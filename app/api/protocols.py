@@ -1,4 +1,4 @@
-"""uvicorn's protocols with a short way for the hot paths (docs/decisions/0006).
+"""Protocols of uvicorn with a short way for the hot paths (docs/decisions/0006).
 
 A PUT on a thing needs no task: its command is computed when the body is complete, and its answer is
 written by the callback that brings the store's reply. WebSocket frames of subscribers likewise go
@@ -15,7 +15,7 @@ import structlog
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import apply_mask
+from websockets.speedups import apply_mask
 
 from acks.aggregator import Answer
 from acks.errors import GatewayError, error
@@ -84,7 +84,7 @@ class HttpProtocol(HttpToolsProtocol):
             or self.parser.get_method() != b"PUT"
             or self.expect_100_continue
             or self.flow.write_paused
-            or (self.cycle is not None and not self.cycle.response_complete)
+            or self._is_busy()
             or self.parser.get_http_version() != "1.1"
             or self.parser.should_upgrade()
         ):
@@ -103,11 +103,16 @@ class HttpProtocol(HttpToolsProtocol):
         direct = _Direct(scope, *found, self.parser.should_keep_alive())
         self.cycle = direct  # type: ignore[assignment]  # what the protocol reads of it is there
 
+    def _is_busy(self) -> bool:
+        """Whether a request of this connection is still open (the client pipelines)."""
+        cycle: object = self.cycle
+        return cycle is not None and not self.cycle.response_complete
+
     @override
     def on_body(self, body: bytes) -> None:
         """httptools: a part of the body."""
-        direct = self.cycle
-        if type(direct) is not _Direct:
+        direct: object = self.cycle
+        if not isinstance(direct, _Direct):
             super().on_body(body)
         elif not direct.response_complete:
             direct.parts.append(body)
@@ -121,8 +126,8 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_message_complete(self) -> None:
         """httptools: the request is complete."""
-        direct = self.cycle
-        if type(direct) is not _Direct:
+        direct: object = self.cycle
+        if not isinstance(direct, _Direct):
             super().on_message_complete()
             return
         if direct.response_complete:
@@ -158,7 +163,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def _date(self) -> bytes:
-        """uvicorn's default headers as lines; they change once a second."""
+        """Default headers of uvicorn as lines; they change once a second."""
         current = self.server_state.default_headers
         known, lines = HttpProtocol._dates
         if known is not current:
@@ -170,9 +175,9 @@ class HttpProtocol(HttpToolsProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """WebSocket whose whole text messages go straight to a sink, and many frames in one write.
 
-    After the handshake frames are cut here. With a sink, a final, masked text frame of a permitted size is
-    handled at once; every other frame goes, whole, through the library, which knows the rest of
-    RFC 6455. The endpoint finds this object in its scope under ``extensions["ackgate"]``.
+    After the handshake frames are cut here. With a sink, a final, masked text frame of a permitted
+    size is handled at once; every other frame goes, whole, through the library, which knows the
+    rest of RFC 6455. The endpoint finds this object in its scope under ``extensions["ackgate"]``.
     """
 
     sink: Callable[[str], bool] | None = None
@@ -235,13 +240,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             extensions = cast("dict[str, Any]", self.scope["extensions"])
             extensions["ackgate"] = self
 
+    def _is_closed(self) -> bool:
+        return any((self.disconnected, self.close_sent, self.transport.is_closing()))
+
     async def send_texts(self, texts: list[bytes]) -> bool:
         """Send text messages (UTF-8) in one write, when the transport takes more.
 
         False if the connection is closed or closing.
         """
         await self.writable.wait()
-        if self.disconnected or self.close_sent or self.transport.is_closing():
+        if self._is_closed():
             return False
         frames: list[bytes] = []
         for text in texts:

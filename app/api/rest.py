@@ -62,11 +62,19 @@ class Rest:
         app.add_exception_handler(GatewayError, _gateway_error)
         app.add_exception_handler(HTTPException, _http_error)
         app.add_exception_handler(RequestValidationError, _validation_error)
-        health = {"tags": ["Operations"], "response_model_exclude_none": True}
-        app.get("/health", response_model=Health, **health)(self.health)
-        app.get("/health/live", response_model=Health, **health)(self.live)
-        ready_docs: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
-        app.get("/health/ready", response_model=Health, responses=ready_docs, **health)(self.ready)
+        not_ready: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
+        for path, endpoint, answers in (
+            ("/health", self.health, None),
+            ("/health/live", self.live, None),
+            ("/health/ready", self.ready, not_ready),
+        ):
+            app.get(
+                path,
+                response_model=Health,
+                response_model_exclude_none=True,
+                responses=answers,
+                tags=["Operations"],
+            )(endpoint)
         app.get("/metrics", tags=["Operations"], response_class=Response)(self.metrics(app))
         app.get("/", response_model=About, tags=["Operations"])(self.about())
         app.get("/openapi.json", include_in_schema=False)(self.openapi(app))

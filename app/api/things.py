@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-
 from acks.aggregator import Answer, Outcome, http_answer
 from acks.document import check_thing, check_thing_id, parse_pointer
 from acks.errors import GatewayError, error
@@ -23,9 +22,9 @@ from app.api.http import (
     base_url,
     parse_json,
     raw_path,
-    split_path,
     read_body,
     send_answer,
+    split_path,
 )
 from app.gateway import Gateway
 from app.store.twins import etag
@@ -34,7 +33,7 @@ _JSON_TYPES = ("application/json", "application/octet-stream")
 
 
 class Things:
-    """``/api/2/things/{thingId}`` and below: PUT thing, PUT attributes and their paths, GET thing."""
+    """``/api/2/things/{thingId}`` and below: PUT and GET thing, PUT attributes and their paths."""
 
     def __init__(
         self,
@@ -55,14 +54,14 @@ class Things:
         self._max_headers = max_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> int:
-        """Serve one request and return its status; raises GatewayError, which the caller renders."""
+        """Serve one request, return its status; raises GatewayError, which the caller renders."""
         head = RequestHead(scope, self._max_headers)
         scope["correlation_id"] = head.correlation_id
         principal = await self._authenticator.check(head.authorization)
         thing_id, path = _address(raw_path(scope))
         method = scope["method"]
         if method == "GET" and not path:
-            return await self._get(thing_id, principal.subjects, head, send)
+            return await self._get(scope, thing_id, principal.subjects, head, send)
         if method == "PUT":
             body = await read_body(receive, self._max_body)
             command = self.command(scope, head, principal, body)
@@ -111,7 +110,7 @@ class Things:
             *self._timeouts,
         )
         if not _UNSUPPORTED.isdisjoint(known):
-            _check_unsupported(known)
+            _check_unsupported(known, _UNSUPPORTED)
         content_type = known.get("content-type")
         if content_type != "application/json":
             _check_content_type(content_type)
@@ -135,9 +134,7 @@ class Things:
             policy,
         )
 
-    def answer(
-        self, scope: Scope, head: RequestHead, command: Command, outcome: Outcome
-    ) -> Answer:
+    def answer(self, scope: Scope, head: RequestHead, command: Command, outcome: Outcome) -> Answer:
         """An outcome as the answer to its HTTP request."""
         options = command.options
         headers = {"correlation-id": command.correlation_id, "response-required": "false"}
@@ -155,10 +152,23 @@ class Things:
         return answer
 
     async def _get(
-        self, thing_id: str, subjects: tuple[str, ...], head: RequestHead, send: Send
+        self,
+        scope: Scope,
+        thing_id: str,
+        subjects: tuple[str, ...],
+        head: RequestHead,
+        send: Send,
     ) -> int:
         if head.known.get("response-required") == "false":
             raise error("command.headers.invalid")
+        if not _UNSUPPORTED_READ.isdisjoint(head.known):
+            _check_unsupported(head.known, _UNSUPPORTED_READ)
+        if b"fields=" in scope["query_string"]:
+            raise error(
+                "things:field.selection.invalid",
+                text="fields",
+                reason="This gateway does not select fields yet.",
+            )
         timeout = head.known.get("timeout")
         http_options(Setter.TWIN_MODIFY, None, None, timeout, self._defaults, *self._timeouts)
         twin = await self._gateway.read(thing_id, subjects)
@@ -220,9 +230,17 @@ _UNSUPPORTED = frozenset(
 )  # fmt: skip
 
 
-def _check_unsupported(known: Mapping[str, str]) -> None:
+_UNSUPPORTED_READ = frozenset(
+    {
+        "channel", "condition", "live-channel-condition", "at-historical-revision",
+        "at-historical-timestamp",
+    }
+)  # fmt: skip
+
+
+def _check_unsupported(known: Mapping[str, str], unsupported: frozenset[str]) -> None:
     """Refuse headers whose meaning would be lost: doing as if they were absent could do harm."""
-    for name in sorted(_UNSUPPORTED.intersection(known)):
+    for name in sorted(unsupported.intersection(known)):
         if name == "channel":
             if known[name].strip().lower() != "twin":
                 raise error(
@@ -244,5 +262,3 @@ def _check_content_type(content_type: str | None) -> None:
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type and media_type not in _JSON_TYPES:
         raise error("mediatype.unsupported", given=media_type, allowed="application/json")
-
-

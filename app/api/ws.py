@@ -34,9 +34,7 @@ CLOSE_DEADLINE = 5.0
 class WebSocket:
     """The ``/ws/2`` endpoint: one call per connection."""
 
-    def __init__(
-        self, gateway: Gateway, authenticator: Authenticator, *, max_headers: int
-    ) -> None:
+    def __init__(self, gateway: Gateway, authenticator: Authenticator, *, max_headers: int) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
         self._max_headers = max_headers
@@ -58,12 +56,12 @@ class WebSocket:
         unresolved = next((label for label in labels if not is_resolved(label)), None)
         if unresolved is not None:
             # The session stays open without declarations (spec acks-and-http 1.6).
-            problem = error(
+            invalid = error(
                 "acknowledgement:label.invalid",
                 label=unresolved,
                 description="The label was not fully resolved while trying to declare it.",
             )
-            await send(_frame(error_envelope(problem, head.correlation_id)))
+            await send(_frame(error_envelope(invalid, head.correlation_id)))
             labels = ()
         try:
             session = await self._gateway.open_session(principal.subjects, labels)
@@ -83,9 +81,7 @@ class WebSocket:
         """Run reader and writer until one of them ends; no task outlives this call."""
         wire.sink = lambda text: self._take(session, text)
         writer = asyncio.create_task(_write(session, wire, send), name=f"ws-writer-{session.id}")
-        reader = asyncio.create_task(
-            self._read(session, receive), name=f"ws-reader-{session.id}"
-        )
+        reader = asyncio.create_task(self._read(session, receive), name=f"ws-reader-{session.id}")
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
             if reader.done() and not writer.done():

@@ -47,7 +47,7 @@ class SparkJob:
 
     async def ready(self) -> None:
         """Wait until the job has declared its label and reads events. Raises DemoFailed."""
-        assert self.child is not None  # noqa: S101 - for the type checker; start() was called
+        assert self.child is not None
 
         async def look() -> bool | None:
             return self._ready.exists() or None
@@ -56,7 +56,7 @@ class SparkJob:
 
     def news(self) -> list[str]:
         """What the job has said about batches with events since the last call."""
-        assert self.child is not None  # noqa: S101 - for the type checker; start() was called
+        assert self.child is not None
         with self.child.log.open("rb") as log:
             log.seek(self._told)
             said = log.read()

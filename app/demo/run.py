@@ -62,7 +62,7 @@ def _run(screen: Screen) -> int:
 
 async def _demo(place: Path, screen: Screen) -> None:
     task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - for the type checker; asyncio.run made one
+    assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:

@@ -1,0 +1,1 @@
+"""Logs and metrics: they look at the gateway, which does not know them."""

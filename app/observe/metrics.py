@@ -161,7 +161,8 @@ class Metrics:
         if isinstance(stored, list):
             now = asyncio.get_running_loop().time()
             for name, text in zip(stored[::2], stored[1::2], strict=True):
-                assert isinstance(name, bytes) and isinstance(text, bytes)
+                assert isinstance(name, bytes)
+                assert isinstance(text, bytes)
                 copy = orjson.loads(text)
                 if now - copy["at"] < KEPT_MS / 1000:
                     snapshots[name.decode()] = copy

@@ -1,0 +1,1 @@
+"""Adapters to the store: Redis or Valkey."""

@@ -255,7 +255,7 @@ class EmbeddedServer:
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        assert self._lock is not None  # noqa: S101 - for the type checker; _starting took it
+        assert self._lock is not None
         with (self._dir / "redis.log").open("ab") as output:
             self._child = subprocess.Popen(
                 [str(self._binary), *self._options()],

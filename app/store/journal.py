@@ -17,6 +17,7 @@ from app.store.redis_client import Redis, RedisAddress, Reply, StoreError, Store
 log = structlog.get_logger(__name__)
 
 BLOCK_MS = 2_000
+CONNECT_S = 5.0
 PAGE = 200
 """Entries a shard in one read: they are handled in one go and must not hold the loop for long."""
 
@@ -41,9 +42,9 @@ class JournalTail:
         on_entry: OnEntry,
     ) -> None:
         self._commands = redis
-        self._redis = Redis(
-            address, name=f"ackgate-tail-{node}", reply_timeout=BLOCK_MS / 1000 + 5.0
-        )
+        self._address = address
+        self._name = f"ackgate-tail-{node}"
+        self._redis: Redis | None = None  # there while somebody listens
         self._keys = [journal_key(prefix, shard) for shard in range(shards)]
         self._shard_of = {key.encode(): shard for shard, key in enumerate(self._keys)}
         self._positions: list[bytes] = []
@@ -56,18 +57,14 @@ class JournalTail:
 
     @property
     def connected(self) -> bool:
-        """Whether entries can be read at the moment."""
-        return self._redis.connected
-
-    async def start(self, deadline: float) -> None:
-        """Connect; raises StoreUnavailable after ``deadline`` seconds."""
-        await self._redis.start(deadline)
+        """Whether entries are read, if anybody wants them."""
+        return self._redis is None or self._redis.connected
 
     async def close(self) -> None:
         """Stop reading and disconnect."""
         self._listeners = 0
-        await self._stop()
-        await self._redis.close()
+        async with self._starting:
+            await self._stop()
 
     async def acquire(self) -> None:
         """Count a listener in; when this returns, every later entry will be handed on.
@@ -78,11 +75,10 @@ class JournalTail:
         async with self._starting:
             if self._task is None:
                 try:
-                    self._positions = await self._ends()
+                    await self._start()
                 except BaseException:
                     self._listeners -= 1
                     raise
-                self._task = asyncio.create_task(self._follow(), name="journal-tail")
 
     async def release(self) -> None:
         """Count a listener out; the last one ends the reading."""
@@ -91,11 +87,22 @@ class JournalTail:
             if not self._listeners:
                 await self._stop()
 
+    async def _start(self) -> None:
+        self._positions = await self._ends()
+        redis = Redis(self._address, name=self._name, reply_timeout=BLOCK_MS / 1000 + 5.0)
+        await redis.start(CONNECT_S)
+        self._redis = redis
+        self._task = asyncio.create_task(self._follow(redis), name="journal-tail")
+
     async def _stop(self) -> None:
         task, self._task = self._task, None
+        redis, self._redis = self._redis, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        if redis is not None:
+            # A read that is blocked in the store ends with its connection.
+            await redis.close()
 
     async def _ends(self) -> list[bytes]:
         # Not over the reading connection: a blocked read of an earlier run would hold it up.
@@ -104,13 +111,21 @@ class JournalTail:
         )
         return [_last_id(page) for page in pages]
 
-    async def _follow(self) -> None:
-        head = ("XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS", *self._keys)
+    async def _follow(self, redis: Redis) -> None:
+        head: tuple[str | bytes | int, ...] = (
+            "XREAD",
+            "COUNT",
+            PAGE,
+            "BLOCK",
+            BLOCK_MS,
+            "STREAMS",
+            *self._keys,
+        )
         while True:
             try:
-                reply = await self._redis.call(*head, *self._positions)
+                reply = await redis.call(*head, *self._positions)
             except StoreUnavailable:
-                await self._reconnected()
+                await self._reconnected(redis)
                 continue
             except StoreError as problem:
                 log.error("journal.unreadable", error=str(problem))
@@ -120,11 +135,11 @@ class JournalTail:
                 for stream in reply:
                     self._page(stream)
 
-    async def _reconnected(self) -> None:
+    async def _reconnected(self, redis: Redis) -> None:
         """Wait for the store, and make sure our positions are not ahead of what it has."""
         while True:
             await asyncio.sleep(0.05)
-            if not self._redis.connected:
+            if not redis.connected:
                 continue
             try:
                 ends = await self._ends()
@@ -139,12 +154,14 @@ class JournalTail:
     def _page(self, stream: Reply) -> None:
         assert isinstance(stream, list)
         key, entries = stream
-        assert isinstance(key, bytes) and isinstance(entries, list)
+        assert isinstance(key, bytes)
+        assert isinstance(entries, list)
         shard = self._shard_of[key]
         for entry in entries:
             assert isinstance(entry, list)
             entry_id, fields = entry
-            assert isinstance(entry_id, bytes) and isinstance(fields, list)
+            assert isinstance(entry_id, bytes)
+            assert isinstance(fields, list)
             self.entries += 1
             try:
                 self._on_entry(shard, entry_id, fields)
@@ -157,7 +174,8 @@ class JournalTail:
 def _last_id(page: Reply) -> bytes:
     if isinstance(page, list) and page:
         entry = page[0]
-        assert isinstance(entry, list) and isinstance(entry[0], bytes)
+        assert isinstance(entry, list)
+        assert isinstance(entry[0], bytes)
         return entry[0]
     return b"0-0"
 

@@ -339,9 +339,7 @@ class TwinStore:
     def _load(self, thing_id: str, lane: _Lane) -> None:
         if not lane.loading:
             lane.loading = True
-            self._redis.send(
-                ("GET", lane.keys[0]), lambda reply: self._take(thing_id, lane, reply)
-            )
+            self._redis.send(("GET", lane.keys[0]), lambda reply: self._take(thing_id, lane, reply))
 
     def _take(self, thing_id: str, lane: _Lane, reply: Reply | Exception) -> None:
         if isinstance(reply, bytes):

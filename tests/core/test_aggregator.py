@@ -158,7 +158,7 @@ def test_without_response_and_acks_the_answer_is_202() -> None:
     done = Aggregator(THING, CID, (), 1000, response_required=False)
     outcome = done.respond(CREATED)
     assert outcome is not None
-    assert http_answer(outcome, False, {"correlation-id": CID}) .status == 202
+    assert http_answer(outcome, False, {"correlation-id": CID}).status == 202
     assert http_answer(outcome, False, {"correlation-id": CID}).headers == {}
     late = Aggregator(THING, CID, (), 3000, response_required=False).expire()
     assert late is not None

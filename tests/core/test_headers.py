@@ -90,8 +90,8 @@ def test_lists() -> None:
 def test_what_travels_with_the_signal() -> None:
     assert travels("x-shift")
     assert travels("traceparent")
-    for name in ("authorization", "cookie", "host", "user-agent", "etag", "ditto-origin", "if-match",
-                 "sec-fetch-mode", "requested-acks"):  # fmt: skip
+    names = "authorization cookie host user-agent etag ditto-origin if-match requested-acks"
+    for name in [*names.split(), "sec-fetch-mode"]:
         assert not travels(name), name
 
 

@@ -93,5 +93,5 @@ def test_a_discarded_request_is_gone() -> None:
     pending.open("a", aggregator(), 1.0, "first")
     pending.discard("a")
     pending.discard("a")
-    assert pending.keys() == []
+    assert pending.open_keys() == []
     assert pending.expire(10.0) == []
