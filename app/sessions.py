@@ -67,6 +67,7 @@ class Session:
         self._waiting = 0
         self._limit = outbox_bytes
         self._ready = asyncio.Event()
+        self._ending = asyncio.Event()
         self._forwarders: dict[str, _Forwarder] = {}
 
     # --- outbox
@@ -97,6 +98,11 @@ class Session:
         if self.closing is None:
             self.closing = (code, reason)
             self._ready.set()
+            self._ending.set()
+
+    async def ended(self) -> None:
+        """Wait until the session is to be closed."""
+        await self._ending.wait()
 
     def lost(self) -> None:
         """Say that a label of this session is taken by somebody else, and close (spec ws 1.6)."""

@@ -216,7 +216,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                     self._fragmented = first < 0x80
                 super().data_received(data[at:stop])
             at = stop
-            if self.close_sent or self.transport.is_closing():
+            if self._is_closed():
                 return
         self._rest = data[at:]
 

@@ -82,15 +82,19 @@ class WebSocket:
         wire.sink = lambda text: self._take(session, text)
         writer = asyncio.create_task(_write(session, wire, send), name=f"ws-writer-{session.id}")
         reader = asyncio.create_task(self._read(session, receive), name=f"ws-reader-{session.id}")
+        ending = asyncio.create_task(session.ended(), name=f"ws-ending-{session.id}")
+        tasks = (reader, writer, ending)
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if reader.done() and not writer.done():
-                session.close(1000, "")
-                await asyncio.wait((writer,), timeout=CLOSE_DEADLINE)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            session.close(1000, "")
+            await asyncio.wait((writer,), timeout=CLOSE_DEADLINE)
+            if not writer.done():
+                # The client does not read: it will not see a close frame either.
+                wire.transport.abort()
         finally:
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
-            for result in await asyncio.gather(reader, writer, return_exceptions=True):
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(result, Exception) and not isinstance(result, OSError):
                     log.error("ws.session_failed", session=session.id, error=repr(result))
 

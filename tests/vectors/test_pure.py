@@ -31,7 +31,8 @@ Json = Any
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [p for p in load("label", "ack.label") if "parseAckRequest" not in p.values[0]]
+    ("given", "expected"),
+    [p for p in load("label", "ack.label") if "parseAckRequest" not in p.values[0]],
 )
 def test_label(given: Json, expected: Json) -> None:
     label = given["label"] if isinstance(given, dict) else given
