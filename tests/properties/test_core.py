@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from acks.aggregator import Aggregator, http_answer
 from acks.document import format_pointer, parse_pointer, put
 from acks.errors import GatewayError
-from acks.headers import Setter, check_zero_timeout, complete, parse_duration_ms, split_list
+from acks.headers import (
+    HeaderDefaults,
+    Setter,
+    check_zero_timeout,
+    complete,
+    parse_duration_ms,
+    split_list,
+)
 from acks.pending import Pending
 from acks.signals import Acknowledgement, Response
 
@@ -21,7 +31,9 @@ def acks_for(names: list[str], codes: list[int]) -> list[Acknowledgement]:
 
 
 @given(labels, st.lists(statuses, min_size=4, max_size=4), st.randoms())
-def test_the_outcome_does_not_depend_on_the_order_of_acks(names, codes, random) -> None:
+def test_the_outcome_does_not_depend_on_the_order_of_acks(
+    names: list[str], codes: list[int], random: Random
+) -> None:
     def run(acks: list[Acknowledgement]) -> object:
         aggregator = Aggregator("ns:n", "c", tuple(names), 1000)
         outcomes = [o for o in map(aggregator.receive, acks) if o is not None]
@@ -40,7 +52,7 @@ def test_the_outcome_does_not_depend_on_the_order_of_acks(names, codes, random) 
         st.tuples(st.sampled_from(["aaa", "bbb", "ccc", "x-x", "expire", "respond"]), statuses)
     ),
 )
-def test_at_most_one_outcome_per_key(names, steps) -> None:
+def test_at_most_one_outcome_per_key(names: list[str], steps: list[tuple[str, int]]) -> None:
     pending: Pending[str] = Pending()
     pending.open("c", Aggregator("ns:n", "c", tuple(names), 1000), 1.0, "waiter")
     outcomes = []
@@ -74,7 +86,11 @@ def refused(response_required: bool, acks: tuple[str, ...], timeout: int) -> boo
     st.sampled_from(["documented", "ditto"]),
 )
 def test_no_defaulting_turns_a_valid_combination_into_an_error(
-    setter, acks, response_required, timeout, defaults
+    setter: Setter,
+    acks: tuple[str, ...] | None,
+    response_required: bool | None,
+    timeout: int | None,
+    defaults: HeaderDefaults,
 ) -> None:
     done = complete(setter, acks, response_required, timeout, defaults)
     if refused(response_required is True, acks or (), 1 if timeout is None else timeout):
@@ -86,12 +102,12 @@ def test_no_defaulting_turns_a_valid_combination_into_an_error(
 
 
 @given(st.lists(st.text(min_size=1), min_size=1).map(tuple))
-def test_pointers_round_trip(path) -> None:
+def test_pointers_round_trip(path: tuple[str, ...]) -> None:
     assert parse_pointer(format_pointer(path)) == path
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["", "s", "ms", "m"]))
-def test_durations_are_linear_in_their_unit(amount, unit) -> None:
+def test_durations_are_linear_in_their_unit(amount: int, unit: str) -> None:
     assert parse_duration_ms(f"{amount}{unit}") == amount * parse_duration_ms(f"1{unit}")
 
 
@@ -103,7 +119,7 @@ def duration_or_code(text: str) -> int | str:
 
 
 @given(st.text())
-def test_lists_never_fail_and_durations_fail_cleanly(text) -> None:
+def test_lists_never_fail_and_durations_fail_cleanly(text: str) -> None:
     assert isinstance(split_list(text), list)
     assert duration_or_code(text) == "timeout.invalid" or parse_duration_ms(text) >= 0
 
@@ -113,10 +129,10 @@ def test_lists_never_fail_and_durations_fail_cleanly(text) -> None:
     st.lists(st.text(min_size=1), min_size=1).map(tuple),
     st.integers(),
 )
-def test_put_then_get(document, path, value) -> None:
+def test_put_then_get(document: dict[str, Any], path: tuple[str, ...], value: int) -> None:
     before = repr(document)
     changed, _ = put(document, path, value)
-    node = changed
+    node: Any = changed
     for part in path:
         node = node[part]
     assert node == value

@@ -284,7 +284,7 @@ def test_error_json(given: Json, expected: Json) -> None:
             f"of {expected['rendered']}.", f"of <{expected['rendered']}>."
         )
         return
-    facts = {"label": "X", "correlation_id": "X", "timeout_ms": 1}
+    facts: dict[str, Any] = {"label": "X", "correlation_id": "X", "timeout_ms": 1}
     problem = error(given["error"], **facts)
     body = problem.to_json()
     assert {key: body[key] for key in expected} == expected

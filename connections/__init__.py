@@ -1,0 +1,1 @@
+"""Wires that leave the process: so far Spark."""
