@@ -12,6 +12,9 @@ from acks.errors import GatewayError, error
 from acks.signals import Command, JsonObject
 
 MAX_ID_LENGTH = 256
+MAX_DEPTH = 100
+"""Levels of objects and arrays in a value, and parts of a path. JSON libraries end at about 250, and
+a value lies below a path, inside an event or an aggregated answer."""
 _INT64 = 2**63
 _NINETEEN = b"0" * 19  # the shortest integer that may exceed 64 bits
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -76,13 +79,31 @@ def _is_suspicious(text: bytes) -> bool:
     return _NINETEEN in text.translate(_DIGITS) or b'"/' in text or b'"\\' in text or b'""' in text
 
 
+def check_depth(value: Any, openings: int) -> None:
+    """Refuse JSON with more than :data:`MAX_DEPTH` levels; raises ``json.invalid``.
+
+    ``openings`` is how many ``{`` and ``[`` its text has: with few of them nothing is looked at.
+    """
+    if openings <= MAX_DEPTH:
+        return
+    level, depth = [value], 0
+    while level := [item for item in level if isinstance(item, (dict, list))]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            reason = f"It is nested more than {MAX_DEPTH} levels deep."
+            raise error("json.invalid", text="...", reason=reason)
+        children = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [child for group in children for child in group]
+
+
 def check_json(value: Any, text: bytes) -> None:
-    """Refuse what twins cannot hold: integers beyond 64 bits, empty keys and keys like ``/a``.
+    """Refuse what twins cannot hold: integers beyond 64 bits, empty keys, keys like ``/a``, depth.
 
     ``text`` is what ``value`` was parsed from. Only a text that could hold such a thing is looked
     at closely; and numbers are then read again from it, because fast parsers turn huge integers
     into floats. Raises ``json.invalid``, ``json.pointer.invalid``.
     """
+    check_depth(value, text.count(b"{") + text.count(b"["))
     if not _is_suspicious(text):
         return
     for found in _numbers_and_keys(value):

@@ -231,6 +231,12 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "Allowed Media-Type is: <{allowed}>.",
     ),
     ErrorKind(
+        "gateway:bad.request",
+        400,
+        "The request is not valid HTTP/1.1.",
+        "Check the client, or what stands between it and the gateway.",
+    ),
+    ErrorKind(
         "request.toolarge",
         413,
         "The request body is larger than {limit:,} bytes.",

@@ -186,14 +186,24 @@ def parse_json(body: bytes) -> Any:
     return value
 
 
+def _header_text(value: Any) -> str:
+    """A header's value in one line. An ack's headers are a subscriber's words: any JSON.
+
+    Control characters become blanks: a line end would begin a header, or the body.
+    """
+    text = value if type(value) is str else orjson.dumps(value).decode()
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def _encode_headers(headers: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
     encoded: list[tuple[bytes, bytes]] = []
     for name, value in headers.items():
         key = _SHOWN.get(name)
         if key is None:
             continue
-        text = "true" if value is True else str(value)
-        encoded.append((key, text.encode("latin-1", "replace")))
+        encoded.append((key, _header_text(value).encode("latin-1", "replace")))
     return encoded
 
 
@@ -232,7 +242,7 @@ def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
     lines = [f"HTTP/1.1 {status} {_phrase(status)}\r\n"]
     for name, value in headers.items():
         if name in _SHOWN:
-            lines.append(f"{name}: {value if value is not True else 'true'}\r\n")
+            lines.append(f"{name}: {_header_text(value)}\r\n")
     payload = b"" if body is None else orjson.dumps(body)
     if payload:
         lines.append(f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n")

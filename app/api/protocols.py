@@ -20,7 +20,7 @@ from websockets.speedups import apply_mask
 from acks.aggregator import Answer
 from acks.errors import GatewayError, error
 from app.api.auth import Principal
-from app.api.http import RequestHead, error_answer, wire_answer
+from app.api.http import RequestHead, error_answer, new_correlation_id, wire_answer
 
 if TYPE_CHECKING:
     from app.api.front import Front
@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 _THINGS = b"/api/2/things/"
 _FINAL_TEXT = 0x81
+MAX_HEAD_BYTES = 64 * 1024
+"""Bytes of a request's line and headers; more are refused before they are kept."""
 
 
 class _NoEvent:
@@ -69,15 +71,58 @@ class HttpProtocol(HttpToolsProtocol):
 
     _dates: tuple[object, bytes] = (None, b"")
 
+    _reading = False  # a request has begun and is not complete
+    _in_head = False
+    _head_bytes = 0
+
     @override
     def connection_made(self, transport: Any) -> None:
         """asyncio: a client has connected."""
         super().connection_made(transport)
         self._front = cast("Front", self.app)
+        self._expect_more()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes have come. Heads are bounded, and so is the time between two pieces."""
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._reject(error("headers.too.large", limit=MAX_HEAD_BYTES))
+        if self._reading:
+            self._expect_more()
+
+    def _expect_more(self) -> None:
+        """Close the connection if nothing comes for the keep-alive time."""
+        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """Answer to what is not HTTP."""
+        self._reject(error("gateway:bad.request"))
+
+    def _reject(self, problem: GatewayError) -> None:
+        """Answer a request whose head cannot be read, and close."""
+        if not self.transport.is_closing():
+            answer = error_answer(problem, new_correlation_id())
+            self.transport.write(wire_answer(answer, self._date(), keep_alive=False))
+            self.transport.close()
+
+    @override
+    def on_message_begin(self) -> None:
+        """httptools: a request begins."""
+        super().on_message_begin()
+        self._reading = self._in_head = True
+        self._head_bytes = 0
 
     @override
     def on_headers_complete(self) -> None:
         """httptools: the head is complete; decide which way the request goes."""
+        self._in_head = False
         url = self.url
         if (
             not url.startswith(_THINGS)
@@ -91,6 +136,9 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             return
         raw_path, _, query = url.partition(b"?")
+        if raw_path == _THINGS:
+            super().on_headers_complete()
+            return
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # a TypedDict being filled
         scope["method"] = "PUT"
         scope["raw_path"] = raw_path
@@ -126,6 +174,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_message_complete(self) -> None:
         """httptools: the request is complete."""
+        self._reading = False
         direct: object = self.cycle
         if not isinstance(direct, _Direct):
             super().on_message_complete()
@@ -153,11 +202,21 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _answer(self, direct: _Direct, answer: Answer) -> None:
         """Write the answer, unless the client has gone."""
+        if direct.response_complete:
+            return
         direct.response_complete = True
         self._front.answered(direct.scope, answer.status, time.perf_counter() - direct.started)
         if direct.disconnected or self.transport.is_closing():
             return
-        self.transport.write(wire_answer(answer, self._date(), direct.keep_alive))
+        try:
+            data = wire_answer(answer, self._date(), direct.keep_alive)
+        except Exception:
+            # An ack may come from elsewhere (Spark) with a payload that cannot be rendered.
+            correlation_id = direct.head.correlation_id
+            log.exception("answer.not_rendered", correlation_id=correlation_id)
+            failed = error_answer(error("gateway:internalerror"), correlation_id)
+            data = wire_answer(failed, self._date(), direct.keep_alive)
+        self.transport.write(data)
         if not direct.keep_alive:
             self.transport.close()
         self.on_response_complete()

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from acks.aggregator import Answer, Outcome, http_answer
-from acks.document import check_thing, check_thing_id, parse_pointer
+from acks.document import MAX_DEPTH, check_thing, check_thing_id, parse_pointer
 from acks.errors import GatewayError, error
 from acks.headers import HeaderDefaults, Setter, http_options
 from acks.labels import TWIN_PERSISTED
@@ -204,6 +204,9 @@ def _resource(path: str, segments: list[str]) -> tuple[str, ...]:
     if "" in rest:
         parse_pointer("/" + "/".join(rest))
         raise error("json.pointer.invalid", pointer="/" + "/".join(rest))
+    if len(rest) > MAX_DEPTH:
+        pointer, reason = "/" + "/".join(rest), f"A path has at most {MAX_DEPTH} parts."
+        raise error("json.pointer.invalid", pointer=pointer, description=reason)
     return ("attributes", *(part.replace("~1", "/").replace("~0", "~") for part in rest[1:]))
 
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote_plus
 import orjson
 import structlog
 
+from acks.document import check_depth
 from acks.errors import GatewayError, error
 from acks.headers import parse_declared_acks
 from acks.labels import check_labels, is_resolved
@@ -156,6 +157,7 @@ class WebSocket:
         except orjson.JSONDecodeError as problem:
             shown = text if len(text) <= 64 else text[:64] + "..."
             raise error("json.invalid", text=shown, reason=f"Not valid JSON: {problem}.") from None
+        check_depth(envelope, text.count("{") + text.count("["))
         topic = read_topic(envelope)
         if topic.group != "things" or topic.criterion != "acks":
             raise error(

@@ -73,7 +73,8 @@ class AckBus:
     def _sent(self, reply: Reply | Exception) -> None:
         if reply == 0 or isinstance(reply, Exception):
             self.lost += 1
-            log.warning("acks.undelivered", reason=str(reply) if reply else "the node is gone")
+            # One line for each would drown the log when a node dies; the metric shows it.
+            log.debug("acks.undelivered", reason=str(reply) if reply else "the node is gone")
 
     def _received(self, channel: bytes, payload: bytes) -> None:
         try:
