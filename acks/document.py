@@ -13,8 +13,8 @@ from acks.signals import Command, JsonObject
 
 MAX_ID_LENGTH = 256
 MAX_DEPTH = 100
-"""Levels of objects and arrays in a value, and parts of a path. JSON libraries end at about 250, and
-a value lies below a path, inside an event or an aggregated answer."""
+"""Levels of objects and arrays in a value, and parts of a path. JSON libraries end at about 250,
+and a value lies below a path, inside an event or an aggregated answer."""
 _INT64 = 2**63
 _NINETEEN = b"0" * 19  # the shortest integer that may exceed 64 bits
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -169,13 +169,17 @@ def _wrong(reason: str) -> GatewayError:
 
 
 class Twin(NamedTuple):
-    """A twin as stored: ``tag`` names the write that made it; the times are ISO instants."""
+    """A twin as stored: ``tag`` names the write that made it; the times are ISO instants.
+
+    ``document`` may be None where nobody needs it: replacing a twin takes the other facts alone.
+    """
 
     tag: str
     revision: int
-    document: JsonObject
+    policy_id: str
     created: str
     modified: str
+    document: JsonObject | None
 
 
 class Change(NamedTuple):
@@ -190,12 +194,14 @@ class Change(NamedTuple):
 def change(twin: Twin | None, command: Command) -> Change:
     """Compute the change of a PUT on a thing or on something below its attributes.
 
-    Raises ``things:thing.notfound`` if a part of a missing thing is addressed.
+    A change of a part needs the twin's document. Raises ``things:thing.notfound`` if a part of a
+    missing thing is addressed.
     """
     if not command.path:
         return _change_thing(twin, command)
     if twin is None:
         raise error("things:thing.notfound", thing_id=command.thing_id)
+    assert twin.document is not None
     document, created = put(twin.document, command.path, command.value)
     return Change(document, "created" if created else "modified", command.value, created)
 
@@ -206,7 +212,7 @@ def _change_thing(twin: Twin | None, command: Command) -> Change:
         policy_id: str = given.get("policyId", command.thing_id)
         document = _with_policy(given, policy_id)
         return Change(document, "created", document, True)
-    policy_id = given.get("policyId") or twin.document["policyId"]
+    policy_id = given.get("policyId") or twin.policy_id
     document = _with_policy(given, policy_id)
     return Change(document, "modified", document, False)
 

@@ -39,7 +39,6 @@ class Policy:
 
     def __init__(self, document: dict[str, Any]) -> None:
         """Compile ``document``; raises ``policies:entry.invalid`` if it is malformed."""
-        self.document = document
         self._rules: dict[str, list[tuple[str, Path, frozenset[str], frozenset[str]]]] = {}
         self._readers: dict[Path, tuple[str, ...]] = {}
         self._decisions: dict[tuple[tuple[str, ...], str, str, Path, bool], bool] = {}

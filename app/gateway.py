@@ -134,12 +134,15 @@ class Gateway:
         else:
             self._finish(self._pending.fail(key, result))
 
-    async def read(self, thing_id: str, subjects: tuple[str, ...]) -> Twin:
-        """Read a twin. Raises ``things:thing.notfound`` also for those who may not read it."""
-        found: asyncio.Future[tuple[Twin, Policy] | GatewayError]
+    async def read(self, thing_id: str, subjects: tuple[str, ...]) -> tuple[Twin, bytes]:
+        """Read a twin: its facts, and its document as JSON text.
+
+        Raises ``things:thing.notfound`` also for those who may not read it.
+        """
+        found: asyncio.Future[tuple[Twin, bytes, Policy] | GatewayError]
         found = asyncio.get_running_loop().create_future()
 
-        def done(result: tuple[Twin, Policy] | GatewayError) -> None:
+        def done(result: tuple[Twin, bytes, Policy] | GatewayError) -> None:
             if not found.done():
                 found.set_result(result)
 
@@ -147,10 +150,10 @@ class Gateway:
         result = await found
         if isinstance(result, GatewayError):
             raise result
-        twin, policy = result
+        twin, text, policy = result
         if not policy.may(subjects, READ, "thing", ()):
             raise error("things:thing.notfound", thing_id=thing_id)
-        return twin
+        return twin, text
 
     # --- acknowledge
 

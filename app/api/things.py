@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import orjson
+
 from acks.aggregator import Answer, Outcome, http_answer
 from acks.document import MAX_DEPTH, check_thing, check_thing_id, parse_pointer
 from acks.errors import GatewayError, error
@@ -20,6 +22,7 @@ from app.api.http import (
     Scope,
     Send,
     base_url,
+    error_answer,
     parse_json,
     raw_path,
     read_body,
@@ -137,6 +140,9 @@ class Things:
     def answer(self, scope: Scope, head: RequestHead, command: Command, outcome: Outcome) -> Answer:
         """An outcome as the answer to its HTTP request."""
         options = command.options
+        if outcome.error is not None:
+            answer = error_answer(outcome.error, command.correlation_id)
+            return answer._replace(headers={**answer.headers, **dict(options.given)})
         headers = {"correlation-id": command.correlation_id, "response-required": "false"}
         if options.given:
             headers.update(options.given)
@@ -171,14 +177,14 @@ class Things:
             )
         timeout = head.known.get("timeout")
         http_options(Setter.TWIN_MODIFY, None, None, timeout, self._defaults, *self._timeouts)
-        twin = await self._gateway.read(thing_id, subjects)
+        twin, text = await self._gateway.read(thing_id, subjects)
         headers: Mapping[str, Any] = {
             "correlation-id": head.correlation_id,
             "response-required": "false",
             "etag": etag((), twin.revision, b""),
             "entity-revision": twin.revision,
         }
-        await send_answer(send, 200, twin.document, headers)
+        await send_answer(send, 200, orjson.Fragment(text), headers)
         return 200
 
 

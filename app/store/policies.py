@@ -10,6 +10,7 @@ import orjson
 from acks.errors import GatewayError, error
 from acks.journal import policy_key, shard_of
 from acks.policy import Policy
+from acks.signals import JsonObject
 from app.store.redis_client import Redis, Reply
 
 CACHED = 10_000
@@ -24,6 +25,7 @@ class PolicyStore:
         self._prefix = prefix
         self._shards = shards
         self._cache: OrderedDict[str, Policy] = OrderedDict()
+        self._compiled: OrderedDict[bytes, Policy] = OrderedDict()
 
     def key(self, policy_id: str) -> str:
         """Key of the policy's document."""
@@ -34,6 +36,20 @@ class PolicyStore:
         policy = self._cache.get(policy_id)
         if policy is not None:
             self._cache.move_to_end(policy_id)
+        return policy
+
+    def compile(self, document: JsonObject) -> Policy:
+        """The compiled policy; one object for all documents with the same entries.
+
+        Most things have their implicit policy, and most of those say the same. Raises
+        ``policies:entry.invalid``.
+        """
+        key = orjson.dumps(document.get("entries"))
+        policy = self._compiled.get(key)
+        if policy is None:
+            self._compiled[key] = policy = Policy(document)
+            if len(self._compiled) > CACHED:
+                self._compiled.popitem(last=False)
         return policy
 
     def remember(self, policy_id: str, policy: Policy) -> None:
@@ -51,7 +67,7 @@ class PolicyStore:
 
         def replied(reply: Reply | Exception) -> None:
             if isinstance(reply, bytes):
-                loaded = Policy(orjson.loads(reply))
+                loaded = self.compile(orjson.loads(reply))
                 self.remember(policy_id, loaded)
                 on_policy(loaded)
             elif reply is None:

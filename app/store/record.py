@@ -10,20 +10,23 @@ from __future__ import annotations
 import orjson
 
 from acks.document import Twin
-from acks.signals import JsonObject
 
 TAG_LENGTH = 20
 
 
 def encode(twin: Twin, document: bytes) -> bytes:
     """The record of ``twin``, whose document is already encoded."""
-    meta = orjson.dumps({"r": twin.revision, "c": twin.created, "m": twin.modified})
+    meta = orjson.dumps(
+        {"r": twin.revision, "p": twin.policy_id, "c": twin.created, "m": twin.modified}
+    )
     return b"%b\n%b\n%b" % (twin.tag.encode(), meta, document)
 
 
-def decode(record: bytes) -> Twin:
-    """Read a record back. Raises ValueError or KeyError if it is not one of ours."""
-    tag, meta_json, document_json = record.split(b"\n", 2)
+def decode(record: bytes) -> tuple[Twin, bytes]:
+    """Read a record back: the twin without its document, and that as JSON text.
+
+    Raises ValueError or KeyError if it is not one of ours.
+    """
+    tag, meta_json, document = record.split(b"\n", 2)
     meta = orjson.loads(meta_json)
-    document: JsonObject = orjson.loads(document_json)
-    return Twin(tag.decode(), meta["r"], document, meta["c"], meta["m"])
+    return Twin(tag.decode(), meta["r"], meta["p"], meta["c"], meta["m"], None), document

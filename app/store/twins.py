@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -35,8 +35,13 @@ log = structlog.get_logger(__name__)
 MAX_ATTEMPTS = 200
 """Times a change is sent again when others change the same thing, before it is given up."""
 
+LANE_BYTES = 1_500
+"""What a lane takes beside its document, about."""
+PARSED = 6
+"""How many times the bytes of its text a parsed document takes, about."""
+
 OnDone = Callable[[Response | GatewayError], None]
-OnTwin = Callable[[tuple[Twin, Policy] | GatewayError], None]
+OnTwin = Callable[[tuple[Twin, bytes, Policy] | GatewayError], None]
 
 
 class _Op:
@@ -55,20 +60,21 @@ class _Op:
 class _Lane:
     __slots__ = (
         "broken", "flying", "keys", "known", "loading", "policy", "refused", "size", "stored",
-        "twin", "waiting",
+        "text", "twin", "waiting",
     )  # fmt: skip
 
     def __init__(self, keys: tuple[str, str, str]) -> None:
         self.keys = keys  # twin, journal, policy with the thing's id
         self.twin: Twin | None = None
+        self.text = b""  # the document as JSON, where the twin lacks it
         self.policy: Policy | None = None
         self.known = False
         self.loading = False
         self.broken = False
         self.stored: Reply = None  # the state that a refused change found
-        self.flying: deque[_Op] = deque()
-        self.refused: deque[_Op] = deque()  # come before the waiting ones
-        self.waiting: deque[_Op] = deque()
+        self.flying: list[_Op] = []
+        self.refused: list[_Op] = []  # come before the waiting ones
+        self.waiting: list[_Op] = []
         self.size = 0
 
 
@@ -124,16 +130,16 @@ class TwinStore:
 
         def replied(reply: Reply | Exception) -> None:
             if isinstance(reply, bytes):
-                twin = decode(reply)
-                self._policies.load(twin.document["policyId"], lambda policy: finish(twin, policy))
+                twin, text = decode(reply)
+                self._policies.load(twin.policy_id, lambda policy: finish(twin, text, policy))
             elif reply is None:
                 on_twin(error("things:thing.notfound", thing_id=thing_id))
             else:
                 on_twin(_unavailable(thing_id, reply))
 
-        def finish(twin: Twin, policy: Policy | GatewayError | None) -> None:
+        def finish(twin: Twin, text: bytes, policy: Policy | GatewayError | None) -> None:
             if isinstance(policy, Policy):
-                on_twin((twin, policy))
+                on_twin((twin, text, policy))
             else:
                 on_twin(policy or error("things:thing.notfound", thing_id=thing_id))
 
@@ -207,11 +213,13 @@ class TwinStore:
     def _decide(self, lane: _Lane, op: _Op) -> tuple[Change, Policy, JsonObject | None]:
         """The change, the policy that governs the thing afterwards, and a policy to create."""
         command, twin = op.command, lane.twin
+        if twin is not None and twin.document is None and command.path:
+            lane.twin = twin = twin._replace(document=orjson.loads(lane.text))
         done = change(twin, command)
         if twin is None:
             if op.policy is None:
                 document = command.policy or implicit_policy(command.thing_id, command.subjects[0])
-                policy = Policy(document)
+                policy = self._policies.compile(document)
             else:
                 document, policy = None, op.policy
             _check_write(policy, command)
@@ -238,9 +246,11 @@ class TwinStore:
         twin = Twin(
             next(self._tags),
             before.revision + 1 if before else 1,
-            done.document,
+            done.document["policyId"],
             before.created if before else now,
             now,
+            # Whoever changes parts will do so again; a twin that is replaced is kept as text only.
+            done.document if path else None,
         )
         value = document if not path else orjson.dumps(done.value)
         meta = meta_json(
@@ -270,13 +280,15 @@ class TwinStore:
                 value,
                 orjson.dumps(created_policy) if created_policy else b"",
             ),
-            lambda reply: self._replied(lane, op, policy, reply),
+            lambda reply: self._replied(lane, op, policy if created_policy else None, reply),
         )
         op.attempts += 1
         lane.twin, lane.policy = twin, policy
+        lane.text = b"" if path else document
         lane.flying.append(op)
-        self._cached_bytes += len(record) - lane.size
-        lane.size = len(record)
+        size = LANE_BYTES + len(document) * (PARSED if path else 1)
+        self._cached_bytes += size - lane.size
+        lane.size = size
         if self._cached_bytes > self._cache_bytes:
             self._evict()
 
@@ -290,13 +302,15 @@ class TwinStore:
                 self._originators[originator] = encoded
         return encoded
 
-    def _replied(self, lane: _Lane, op: _Op, policy: Policy, reply: Reply | Exception) -> None:
+    def _replied(
+        self, lane: _Lane, op: _Op, created_policy: Policy | None, reply: Reply | Exception
+    ) -> None:
         thing_id = op.command.thing_id
         lane.flying.remove(op)
         if isinstance(reply, bytes):
             if op.reply is not None:
-                if op.reply.status == 201 and policy.document.get("policyId") == thing_id:
-                    self._policies.remember(thing_id, policy)
+                if created_policy is not None:
+                    self._policies.remember(thing_id, created_policy)
                 op.on_done(op.reply)
         elif isinstance(reply, list) and reply[0] == 1:
             self.conflicts += 1
@@ -326,7 +340,7 @@ class TwinStore:
 
     def _reopen(self, thing_id: str, lane: _Lane) -> None:
         """Everything on its way has come back: go on from the state in the store."""
-        lane.waiting.extendleft(reversed(lane.refused))
+        lane.waiting[:0] = lane.refused
         lane.refused.clear()
         if not lane.waiting:
             self._forget(thing_id)
@@ -343,10 +357,9 @@ class TwinStore:
 
     def _take(self, thing_id: str, lane: _Lane, reply: Reply | Exception) -> None:
         if isinstance(reply, bytes):
-            twin = decode(reply)
+            twin, lane.text = decode(reply)
             self._policies.load(
-                twin.document["policyId"],
-                lambda policy: self._loaded(thing_id, lane, twin, policy),
+                twin.policy_id, lambda policy: self._loaded(thing_id, lane, twin, policy)
             )
         elif reply is None:
             self._loaded(thing_id, lane, None, None)
@@ -362,7 +375,7 @@ class TwinStore:
     ) -> None:
         lane.loading = False
         lane.stored = None
-        ready, lane.waiting = lane.waiting, deque()
+        ready, lane.waiting = lane.waiting, []
         if isinstance(policy, GatewayError):
             self._forget(thing_id)
             for op in ready:
@@ -371,11 +384,11 @@ class TwinStore:
         lane.twin, lane.policy, lane.known, lane.broken = twin, policy, True, False
         for op in ready:
             op.fresh = True
-        while ready:
+        for position, op in enumerate(ready):
             if lane.broken:
-                lane.waiting.extend(ready)
+                lane.waiting.extend(ready[position:])
                 break
-            self._issue(lane, ready.popleft())
+            self._issue(lane, op)
         if not lane.flying and lane.twin is None:
             self._forget(thing_id)
 

@@ -31,7 +31,8 @@ def command(path: tuple[str, ...], value: Any) -> Command:
 
 def twin(**fields: Any) -> Twin:
     document = {"thingId": THING, "policyId": THING, **fields}
-    return Twin("t" * 20, 3, document, "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:00.000Z")
+    now = "2026-01-01T00:00:00.000Z"
+    return Twin("t" * 20, 3, document["policyId"], now, now, document)
 
 
 @pytest.mark.parametrize("text", ["org.example:lamp", ":lamp", "a.b-c.d_1:č", "ns:a b:c"])
