@@ -305,6 +305,7 @@ def http_options(
     return replace(options, given=given)
 
 
+@lru_cache(maxsize=4096)
 def visible_acks(requested: tuple[str, ...], declared: frozenset[str]) -> tuple[str, ...] | None:
     """What a subscriber sees as ``requested-acks`` (spec 1.8, 5.3): the labels it declared.
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +26,15 @@ FORWARD_MS = 65_000
 """How long an ack is awaited from a subscriber when the signal says nothing (spec 5.3), ms."""
 
 _NOT_FORWARDED = ("requested-acks", "ditto-weak-ack")
+
+
+@lru_cache(maxsize=4096)
+def _headers(text: bytes) -> dict[str, Any]:
+    """An entry's headers; most entries of a requester have the same ones. Not to be changed."""
+    headers: dict[str, Any] = orjson.loads(text)
+    return headers
+
+
 SendAck = Callable[[str, Acknowledgement], None]
 
 
@@ -228,7 +238,7 @@ class Sessions:
         self, meta: EntryMeta, entry: dict[bytes, bytes], receivers: dict[str, Session]
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
-        headers = orjson.loads(entry[b"h"])
+        headers = _headers(entry[b"h"])
         raw = entry.get(b"v")
         value = None if raw is None else orjson.Fragment(raw)
         encoded: dict[tuple[str, tuple[str, ...] | None], bytes] = {}
