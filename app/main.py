@@ -237,7 +237,13 @@ class _Workers:
                 ends_with_parent(),
             ),
         )
-        process.start()
+        # Until the child has put our handler away, a SIGTERM for it would be counted in its copy of
+        # this object and be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         self._processes[index] = process
 
     def _look(self) -> None:
@@ -279,6 +285,9 @@ def _worker(
     end_with_parent()
     # Ctrl-C reaches the whole terminal's process group; the parent tells us when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ends it at once while it starts: nothing is served yet. The server then drains instead.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     structlog.contextvars.bind_contextvars(worker=worker, pid=os.getpid())
     try:
         uvloop.run(serve(settings, redis_url, listener, instance=instance, worker=worker))

@@ -80,25 +80,71 @@ class HttpProtocol(HttpToolsProtocol):
         """asyncio: a client has connected."""
         super().connection_made(transport)
         self._front = cast("Front", self.app)
-        self._expect_more()
+        self._last_heard = self.loop.time()
+        self._watch(self.timeout_keep_alive)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the client has gone."""
+        self._stop_watching()
+        super().connection_lost(exc)
 
     @override
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes have come. Heads are bounded, and so is the time between two pieces."""
+        self._last_heard = self.loop.time()
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._reject(error("headers.too.large", limit=MAX_HEAD_BYTES))
-        if self._reading:
-            self._expect_more()
 
-    def _expect_more(self) -> None:
-        """Close the connection if nothing comes for the keep-alive time."""
-        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+    # One timer a connection that looks when it was last heard of: setting and cancelling one for
+    # every request, as uvicorn does, costs more than parsing the request.
+
+    def _watch(self, delay: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(delay, self.timeout_keep_alive_handler)
+
+    def _stop_watching(self) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
+    @override
+    def _unset_keepalive_if_required(self) -> None:
+        """The timer stays, see above."""
+
+    @override
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if nothing was heard for the keep-alive time while we expect it."""
+        self.timeout_keep_alive_task = None
+        if self.transport.is_closing():
+            return
+        left = self._last_heard + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._watch(left)
+        elif self._is_busy() and not self._reading:
+            self._watch(self.timeout_keep_alive)  # the client waits for us, not we for it
+        else:
+            self.transport.close()
+
+    @override
+    def on_response_complete(self) -> None:
+        """An answer has been written: on to the next request of a client that pipelines."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._last_heard = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+
+    @override
+    def handle_websocket_upgrade(self) -> None:
+        """The connection becomes a WebSocket, which has pings of its own."""
+        self._stop_watching()
+        super().handle_websocket_upgrade()
 
     @override
     def send_400_response(self, msg: str) -> None:
