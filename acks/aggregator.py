@@ -195,7 +195,7 @@ class Aggregator:
         return tuple(label for label, ack in self._acks.items() if ack is None)
 
     def _finish(self) -> Outcome:
-        acks = tuple(ack for ack in self._acks.values() if ack is not None)
+        acks = tuple(filter(None, self._acks.values()))
         self.outcome = Outcome(combined_status([ack.status for ack in acks]), acks)
         return self.outcome
 

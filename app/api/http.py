@@ -42,10 +42,10 @@ class RequestHead:
     """What a signal needs of a request's headers and query.
 
     ``known`` holds interpreted headers by lower-case name, ``carried`` those that travel on with
-    the signal, ``size`` the characters of all of them.
+    the signal; neither is to be changed. ``given`` is the correlation-id that came, if any.
     """
 
-    __slots__ = ("authorization", "carried", "correlation_id", "known")
+    __slots__ = ("authorization", "carried", "correlation_id", "given", "known")
 
     def __init__(self, scope: Scope, limit: int) -> None:
         """Read the head; ``limit`` bounds the characters of headers taken in.
@@ -67,7 +67,7 @@ class RequestHead:
             elif raw_name == b"authorization":
                 self.authorization = raw_value
                 size -= len(raw_name) + len(raw_value)
-            elif raw_name != b"content-length":
+            else:
                 name = raw_name.decode("latin-1")
                 if travels(name):
                     self.carried[name] = raw_value.decode("latin-1")
@@ -81,7 +81,16 @@ class RequestHead:
         # Control characters would end the header line of the answer.
         if given and not given.isprintable():
             raise invalid_header("correlation-id", given, "correlation-id")
+        self.given = given
         self.correlation_id = given or new_correlation_id()
+
+    def again(self) -> RequestHead:
+        """The head of another request with the same headers and query."""
+        head = object.__new__(RequestHead)
+        head.known, head.carried = self.known, self.carried
+        head.authorization, head.given = self.authorization, self.given
+        head.correlation_id = self.given or new_correlation_id()
+        return head
 
     def _read_query(self, query: bytes) -> None:
         for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
@@ -242,7 +251,8 @@ def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
     lines = [f"HTTP/1.1 {status} {_phrase(status)}\r\n"]
     for name, value in headers.items():
         if name in _SHOWN:
-            lines.append(f"{name}: {_header_text(value)}\r\n")
+            safe = type(value) is str and value.isprintable()
+            lines.append(f"{name}: {value if safe else _header_text(value)}\r\n")
     payload = b"" if body is None else orjson.dumps(body)
     if payload:
         lines.append(f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n")

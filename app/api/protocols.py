@@ -71,6 +71,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     _dates: tuple[object, bytes] = (None, b"")
 
+    _seen: tuple[RequestHead, Principal] | None = None
+    _seen_headers: list[tuple[bytes, bytes]]
+    _seen_query = b""
     _reading = False  # a request has begun and is not complete
     _in_head = False
     _head_bytes = 0
@@ -166,6 +169,16 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools: a header. The body's length is the parser's business, and differs each time."""
+        name = name.lower()
+        if name == b"content-length":
+            return
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    @override
     def on_headers_complete(self) -> None:
         """httptools: the head is complete; decide which way the request goes."""
         self._in_head = False
@@ -190,11 +203,22 @@ class HttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = raw_path
         scope["query_string"] = query
         scope["path"] = raw_path.decode("latin-1")
-        found = self._front.things.known(scope)
-        if found is None:
-            super().on_headers_complete()
-            return
-        direct = _Direct(scope, *found, self.parser.should_keep_alive())
+        if (
+            self._seen is not None
+            and self.headers == self._seen_headers
+            and query == self._seen_query
+        ):
+            # Clients send the same headers again and again on a connection.
+            head, principal = self._seen
+            head = head.again()
+        else:
+            found = self._front.things.known(scope)
+            if found is None:
+                super().on_headers_complete()
+                return
+            head, principal = found
+            self._seen, self._seen_headers, self._seen_query = found, self.headers, query
+        direct = _Direct(scope, head, principal, self.parser.should_keep_alive())
         self.cycle = direct  # type: ignore[assignment]  # what the protocol reads of it is there
 
     def _is_busy(self) -> bool:

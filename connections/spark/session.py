@@ -38,7 +38,7 @@ TUNED: Final[dict[str, str]] = {
     # No second checksum file beside every checkpoint file.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # The fast compiler only: batches this small never earn back what the optimising one takes from
-    # the same cores. The largest gain of all.
+    # the same cores.
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
 }
 
@@ -75,7 +75,9 @@ def spark_session(
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
     }
-    if not submitted:
+    if submitted:
+        settings["spark.log.level"] = "ERROR"
+    else:
         settings |= {"spark.master": "local[*]", "spark.driver.memory": driver_memory}
     if local_dir is not None:
         settings["spark.local.dir"] = local_dir
