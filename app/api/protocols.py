@@ -170,7 +170,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: a header. The body's length is the parser's business, and differs each time."""
+        """httptools: a header. The length of the body is the parser's business alone."""
         name = name.lower()
         if name == b"content-length":
             return
