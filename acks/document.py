@@ -235,6 +235,6 @@ def put(document: JsonObject, path: tuple[str, ...], value: Any) -> tuple[JsonOb
         child = dict(child) if isinstance(child, dict) else {}
         node[part] = child
         node = child
-    created = path[-1] not in node or node[path[-1]] is None
+    created = path[-1] not in node
     node[path[-1]] = value
     return root, created

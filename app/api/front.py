@@ -49,11 +49,7 @@ class Front:
         if kind == "http":
             await self._http(scope, receive, send)
         elif kind == "websocket":
-            if scope["path"].startswith("/ws/"):
-                await self._websocket(scope, receive, send)
-            else:
-                await receive()
-                await send({"type": "websocket.close", "code": 1008})
+            await self._websocket(scope, receive, send)
         else:
             await self._rest(scope, receive, send)
 

@@ -369,6 +369,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             extensions = cast("dict[str, Any]", self.scope["extensions"])
             extensions["ackgate"] = self
 
+    @override
+    def keepalive_timeout(self) -> None:
+        """No pong: say so and close; one who does not even read that is cut off."""
+        super().keepalive_timeout()
+        self.loop.call_later(self.close_timeout, self.transport.abort)
+
     def _is_closed(self) -> bool:
         return any((self.disconnected, self.close_sent, self.transport.is_closing()))
 

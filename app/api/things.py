@@ -176,7 +176,8 @@ class Things:
                 reason="This gateway does not select fields yet.",
             )
         timeout = head.known.get("timeout")
-        http_options(Setter.TWIN_MODIFY, None, None, timeout, self._defaults, *self._timeouts)
+        # A query always wants an answer, so a zero timeout is refused (spec acks-and-http 2.5).
+        http_options(Setter.TWIN_MODIFY, None, "true", timeout, self._defaults, *self._timeouts)
         twin, text = await self._gateway.read(thing_id, subjects)
         headers: Mapping[str, Any] = {
             "correlation-id": head.correlation_id,

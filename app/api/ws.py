@@ -46,6 +46,8 @@ class WebSocket:
         try:
             head = RequestHead(scope, self._max_headers)
             principal = await self._authenticator.check(head.authorization)
+            if not scope["path"].startswith("/ws/"):
+                raise error("gateway:resource.notfound", path=scope["path"])
             version = scope["path"].removeprefix("/ws/").rstrip("/")
             if version != "2":
                 raise error("api.version.notsupported", version=version)

@@ -92,6 +92,8 @@ def test_attribute_is_created_then_modified() -> None:
     assert (first.action, first.created, first.value) == ("created", True, 1)
     again = change(twin(attributes={"a": {"b": 1}}), command(("attributes", "a", "b"), 2))
     assert (again.action, again.created) == ("modified", False)
+    null = change(twin(attributes={"a": None}), command(("attributes", "a"), 2))
+    assert null.created is False
 
 
 def test_things_are_checked() -> None:

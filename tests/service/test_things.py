@@ -1,0 +1,180 @@
+"""PUT and GET of things and attributes: status, body, headers, permissions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateways import Gateway, check_error, new_id, revision, thing
+
+
+def shared_with_user2(*grants: str) -> dict[str, Any]:
+    """A thing that ditto owns and on which user2 has ``grants``."""
+    everything = {"thing:/": {"grant": ["READ", "WRITE"], "revoke": []}}
+    some = {"thing:/": {"grant": list(grants), "revoke": []}}
+    return {
+        "attributes": {"a": 1},
+        "_policy": {
+            "entries": {
+                "owner": {"subjects": {"nginx:ditto": {"type": "u"}}, "resources": everything},
+                "other": {"subjects": {"nginx:user2": {"type": "u"}}, "resources": some},
+            }
+        },
+    }
+
+
+async def test_create_answers_201_with_the_thing_etag_and_location(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    name = new_id()
+    answer = await client.put(thing(name), json={"attributes": {"color": "red"}})
+    assert answer.status_code == 201
+    assert answer.json() == {"thingId": name, "policyId": name, "attributes": {"color": "red"}}
+    assert answer.headers["etag"] == '"rev:1"'
+    assert answer.headers["location"] == f"{gateway.url}/api/2/things/{name}"
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["response-required"] == "false"
+    assert answer.headers["ditto-originator"] == "nginx:ditto"
+
+
+async def test_replace_answers_204_without_body_and_keeps_the_policy(
+    client: httpx.AsyncClient,
+) -> None:
+    name = new_id()
+    await client.put(thing(name), json={"attributes": {"a": 1}})
+    answer = await client.put(thing(name), json={"features": {"lamp": {}}})
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["etag"] == '"rev:2"'
+    assert "location" not in answer.headers
+    assert "content-length" not in answer.headers
+    found = await client.get(thing(name))
+    assert found.json() == {"thingId": name, "policyId": name, "features": {"lamp": {}}}
+
+
+async def test_attributes_and_paths_are_created_then_modified(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    name = new_id()
+    await client.put(thing(name), json={})
+    for path, value in (
+        ("/attributes", {"a": 1}),
+        ("/attributes/color", "red"),
+        ("/attributes/deep/er/est", [1, None, {"x": True}]),
+    ):
+        created = await client.put(thing(name, path), json=value)
+        assert created.status_code == 201
+        assert created.json() == value
+        assert created.headers["location"] == f"{gateway.url}{thing(name, path)}"
+        modified = await client.put(thing(name, path), json=value)
+        assert (modified.status_code, modified.content) == (204, b"")
+        assert modified.headers["etag"] == created.headers["etag"]
+    found = await client.get(thing(name))
+    assert found.json()["attributes"] == {
+        "a": 1, "color": "red", "deep": {"er": {"est": [1, None, {"x": True}]}},
+    }  # fmt: skip
+    assert found.headers["etag"] == '"rev:7"'
+
+
+@pytest.mark.parametrize(
+    ("path", "attributes"),
+    [
+        ("/attributes/a~1b", {"a/b": 1}),
+        ("/attributes/a%2Fb", {"a/b": 1}),
+        ("/attributes/a~0b/c", {"a~b": {"c": 1}}),
+        ("/attributes/a/", {"a": 1}),
+        ("/attributes/%C3%A4%20b", {"ä b": 1}),
+    ],
+)
+async def test_escapes_in_attribute_paths(
+    client: httpx.AsyncClient, path: str, attributes: dict[str, Any]
+) -> None:
+    name = new_id()
+    await client.put(thing(name), json={})
+    assert (await client.put(thing(name, path), content="1", headers=JSON)).status_code == 201
+    assert (await client.get(thing(name))).json()["attributes"] == attributes
+
+
+JSON = {"content-type": "application/json"}
+
+
+async def test_trailing_slashes_are_tolerated_and_double_ones_are_not(
+    client: httpx.AsyncClient,
+) -> None:
+    name = new_id()
+    assert (await client.put(thing(name, "/"), json={})).status_code == 201
+    assert (await client.put(thing(name, "/attributes/"), json={})).status_code == 201
+    for path in ("/attributes//a", "/attributes/a//b", "/attributes/a//"):
+        answer = await client.put(thing(name, path), json=1)
+        check_error(answer, 400, "json.pointer.invalid")
+    assert await revision(client, name) == 2
+
+
+async def test_get_knows_only_what_is_there_and_readable(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    name = new_id()
+    check_error(await client.get(thing(name)), 404, "things:thing.notfound")
+    await client.put(thing(name), json={"attributes": {"a": 1}})
+    found = await client.get(thing(name))
+    assert (found.status_code, found.headers["etag"]) == (200, '"rev:1"')
+    hidden = check_error(await user2.get(thing(name)), 404, "things:thing.notfound")
+    missing = check_error(await user2.get(thing(new_id())), 404, "things:thing.notfound")
+    assert hidden["description"] == missing["description"]
+
+
+async def test_a_policy_given_at_creation_decides(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    name = new_id()
+    assert (await client.put(thing(name), json=shared_with_user2("READ"))).status_code == 201
+    assert (await user2.get(thing(name))).json()["attributes"] == {"a": 1}
+    for path, code in (
+        ("", "things:thing.notmodifiable"),
+        ("/attributes", "things:attributes.notmodifiable"),
+        ("/attributes/a", "things:attribute.notmodifiable"),
+    ):
+        check_error(await user2.put(thing(name, path), json={}), 403, code)
+    assert await revision(client, name) == 1
+
+    writable = new_id()
+    await client.put(thing(writable), json=shared_with_user2("READ", "WRITE"))
+    assert (await user2.put(thing(writable, "/attributes/a"), json=2)).status_code == 204
+
+
+async def test_policy_ids(client: httpx.AsyncClient, user2: httpx.AsyncClient) -> None:
+    name, second = new_id(), new_id()
+    answer = await client.put(thing(name), json={"policyId": new_id()})
+    check_error(answer, 400, "things:thing.notcreatable")
+    assert await revision(client, name) == 0
+    await client.put(thing(name), json=shared_with_user2("READ"))
+    assert (await client.put(thing(second), json={"policyId": name})).status_code == 201
+    assert (await user2.get(thing(second))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        1,
+        {},
+        {"entries": {}},
+        {"entries": {"a": {}}},
+        {"entries": {"a": {"subjects": {"s": {}}, "resources": {"nothing:/": {}}}}},
+        {"entries": {"a": {"subjects": {"s": {}}, "resources": {"thing:/": {"grant": ["ALL"]}}}}},
+        {"policyId": "other:one", "entries": {"a": {"subjects": {}, "resources": {}}}},
+    ],
+)
+async def test_malformed_policies_are_refused(client: httpx.AsyncClient, policy: Any) -> None:
+    name = new_id()
+    answer = await client.put(thing(name), json={"_policy": policy})
+    check_error(answer, 400, "policies:entry.invalid")
+    assert await revision(client, name) == 0
+
+
+async def test_a_policy_that_locks_the_creator_out_is_refused(client: httpx.AsyncClient) -> None:
+    name = new_id()
+    entry = {"subjects": {"nginx:user2": {"type": "u"}}, "resources": {"thing:/": {"grant": []}}}
+    answer = await client.put(thing(name), json={"_policy": {"entries": {"a": entry}}})
+    check_error(answer, 403, "things:thing.notmodifiable")
+    assert await revision(client, name) == 0
