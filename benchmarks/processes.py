@@ -209,8 +209,8 @@ class Store:
 
 
 @contextmanager
-def redis_server(lab: Lab) -> Iterator[Store]:
-    """A fresh server that fsyncs every write before it answers, beside the load generator."""
+def redis_server(lab: Lab, appendfsync: str = "always") -> Iterator[Store]:
+    """A fresh server that fsyncs as told, every write by default, beside the load generator."""
     with tempfile.TemporaryDirectory(prefix="bench-") as short_path:
         data = Path(tempfile.mkdtemp(prefix="redis-", dir=lab.folder))
         port = free_port() if lab.redis == "tcp" else 0
@@ -221,7 +221,7 @@ def redis_server(lab: Lab) -> Iterator[Store]:
             "unixsocket": path,
             "dir": str(data),
             "appendonly": "yes",
-            "appendfsync": "always",
+            "appendfsync": appendfsync,
             "auto-aof-rewrite-percentage": "0",
             "save": "",
             "loglevel": "warning",

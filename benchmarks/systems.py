@@ -30,6 +30,8 @@ from benchmarks.processes import (
 USER, PASSWORD, LABEL = "bench", "correct-horse-battery", "bench:ack"
 GOOD = ["200", "201", "204"]
 ACKGATE, STRAIGHTFORWARD, BARE = "ackgate", "straightforward", "bare"
+RELAXED = "ackgate-everysec"
+"""The gateway on a store that fsyncs once a second: as durable as a broker that never waits."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,12 @@ def gateway() -> str:
 
 def command(system: str, port: int, store: Store) -> tuple[list[str], dict[str, str]]:
     """Command and environment of one server process of ``system``."""
-    if system == ACKGATE:
+    if system in (ACKGATE, RELAXED):
         arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--redis-url", store.url]
-        return [gateway(), *arguments], {"ACKGATE_USERS": f"{USER}:{PASSWORD}"}
+        environment = {"ACKGATE_USERS": f"{USER}:{PASSWORD}"}
+        if system == RELAXED:
+            environment["ACKGATE_DURABILITY"] = "everysec"
+        return [gateway(), *arguments], environment
     uvicorn = f"-m uvicorn benchmarks.baselines.{system}:app --host 127.0.0.1 --port {port}"
     tuned = "--loop uvloop --http httptools --no-access-log --log-level warning"
     environment = {"BENCH_REDIS_URL": store.url, "BENCH_USER": USER, "BENCH_PASSWORD": PASSWORD}
@@ -69,7 +74,8 @@ def command(system: str, port: int, store: Store) -> tuple[list[str], dict[str, 
 def nodes(lab: Lab, system: str, count: int) -> Iterator[Nodes]:
     """``count`` server processes of ``system`` on one fresh store, ready for requests."""
     with ExitStack() as stack:
-        store = stack.enter_context(redis_server(lab))
+        appendfsync = "everysec" if system == RELAXED else "always"
+        store = stack.enter_context(redis_server(lab, appendfsync))
         processes, ports = [], []
         for _ in range(count):
             port = free_port()
