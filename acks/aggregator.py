@@ -88,17 +88,19 @@ def http_answer(
     if not response_required:
         if outcome.success:
             return Answer(202, None, _NO_HEADERS)
-        if len(acks) < 2:
+        if len(acks) < 2 and outcome.status >= 200:
             return Answer(outcome.status, None, command_headers)
         return Answer(424, aggregate_json(acks, minimal=True), command_headers)
     if outcome.response is not None:
         response = outcome.response
         return Answer(response.status, response.payload, {**response.headers, **command_headers})
-    if len(acks) == 1:
+    if len(acks) == 1 and acks[0].status >= 200:
         ack = acks[0]
-        body = None if ack.status == 204 else ack.payload
+        body = None if ack.status in (204, 304) else ack.payload
         return Answer(ack.status, body, {**ack.headers, **command_headers})
-    return Answer(outcome.status, aggregate_json(acks), command_headers)
+    # A lone ack's 1xx cannot be the status of an answer.
+    status = outcome.status if outcome.status >= 200 else 424
+    return Answer(status, aggregate_json(acks), command_headers)
 
 
 class Aggregator:

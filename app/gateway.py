@@ -199,12 +199,16 @@ class Gateway:
                 raise error("gateway:service.unavailable", reason=str(problem)) from problem
             if taken is not None:
                 raise error("acknowledgement:label.not.unique")
+            # Known before anything is awaited, so that the loss of a label finds it.
+            self.sessions.add(session)
             try:
                 await self._acquire_tail()
-            except GatewayError:
+            except BaseException:
+                self.sessions.remove(session)
                 await self._registry.release(session.id)
                 raise
-        self.sessions.add(session)
+        else:
+            self.sessions.add(session)
         return session
 
     async def _claim(self, session: Session) -> str | None:
@@ -280,9 +284,9 @@ class Gateway:
         loop = asyncio.get_running_loop()
         finished = self._pending.expire(loop.time(), SLICE)
         self.counters.expired += len(finished)
+        self._timer = None
         for settled in finished:
             self._finish(settled)
-        self._timer = None
         if len(finished) == SLICE:
             self._timer_at = 0.0
             self._timer = loop.call_later(0.001, self._expire)

@@ -48,7 +48,7 @@ class RequestHead:
     __slots__ = ("authorization", "carried", "correlation_id", "given", "known")
 
     def __init__(self, scope: Scope, limit: int) -> None:
-        """Read the head; ``limit`` bounds the characters of headers taken in.
+        """Read the head; ``limit`` bounds the characters of query and headers taken in.
 
         Raises ``gateway:duplicate.header.field``, ``headers.too.large``.
         """
@@ -219,7 +219,7 @@ def _encode_headers(headers: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
 async def send_answer(send: Send, status: int, body: Any, headers: Mapping[str, Any]) -> None:
     """Send an answer; ``body`` is a JSON value, None means none. Only known headers are shown."""
     encoded = _encode_headers(headers)
-    payload = b"" if body is None else orjson.dumps(body)
+    payload = b"" if body is None or status in (204, 304) else orjson.dumps(body)
     if status not in _BODILESS or payload:
         if payload:
             encoded.append((b"content-type", JSON))
@@ -253,7 +253,7 @@ def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
         if name in _SHOWN:
             safe = type(value) is str and value.isprintable()
             lines.append(f"{name}: {value if safe else _header_text(value)}\r\n")
-    payload = b"" if body is None else orjson.dumps(body)
+    payload = b"" if body is None or status in (204, 304) else orjson.dumps(body)
     if payload:
         lines.append(f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n")
     elif status not in (204, 304):

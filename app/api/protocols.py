@@ -60,10 +60,22 @@ class _Direct:
         self.size = 0
         self.disconnected = False
         self.response_complete = False
+        self.more_body = True
         self.message_event = _NO_EVENT
 
 
 _NO_EVENT = _NoEvent()
+
+
+class _Ignored:
+    """A request on a connection that is about to end: nobody reads it, nobody answers it."""
+
+    response_complete = True
+    disconnected = keep_alive = more_body = False
+    message_event = _NO_EVENT
+
+
+_IGNORED = _Ignored()
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -76,7 +88,8 @@ class HttpProtocol(HttpToolsProtocol):
     _seen_query = b""
     _reading = False  # a request has begun and is not complete
     _in_head = False
-    _head_bytes = 0
+    _progress = False  # a request began, ended, or got a part of its body
+    _idle_bytes = 0
 
     @override
     def connection_made(self, transport: Any) -> None:
@@ -96,10 +109,14 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes have come. Heads are bounded, and so is the time between two pieces."""
         self._last_heard = self.loop.time()
+        self._progress = False
         super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
+        if self._progress:
+            self._idle_bytes = 0
+        elif self._reading:
+            # Bytes that bring neither a request nor its body on: a head, or trailers of chunks.
+            self._idle_bytes += len(data)
+            if self._idle_bytes > MAX_HEAD_BYTES:
                 self._reject(error("headers.too.large", limit=MAX_HEAD_BYTES))
 
     # One timer a connection that looks when it was last heard of: setting and cancelling one for
@@ -155,22 +172,31 @@ class HttpProtocol(HttpToolsProtocol):
         self._reject(error("gateway:bad.request"))
 
     def _reject(self, problem: GatewayError) -> None:
-        """Answer a request whose head cannot be read, and close."""
-        if not self.transport.is_closing():
+        """Answer a request whose head cannot be read, and close.
+
+        While an earlier request is open its client would take this for the answer to that one.
+        """
+        if self.transport.is_closing():
+            return
+        if not self._is_busy() or self.cycle.more_body:
             answer = error_answer(problem, new_correlation_id())
             self.transport.write(wire_answer(answer, self._date(), keep_alive=False))
-            self.transport.close()
+        self.transport.close()
 
     @override
     def on_message_begin(self) -> None:
         """httptools: a request begins."""
         super().on_message_begin()
-        self._reading = self._in_head = True
-        self._head_bytes = 0
+        self._reading = self._in_head = self._progress = True
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: a header. The length of the body is the parser's business alone."""
+        """httptools: a header. The length of the body is the parser's business alone.
+
+        Trailers come here too, after the head: they are no headers of ours.
+        """
+        if not self._in_head:
+            return
         name = name.lower()
         if name == b"content-length":
             return
@@ -182,9 +208,14 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """httptools: the head is complete; decide which way the request goes."""
         self._in_head = False
+        if self.transport.is_closing():
+            self.cycle = _IGNORED  # type: ignore[assignment]  # what is read of it is there
+            return
         url = self.url
         if (
             not url.startswith(_THINGS)
+            or not url.isascii()
+            or b"#" in url
             or self.parser.get_method() != b"PUT"
             or self.expect_100_continue
             or self.flow.write_paused
@@ -229,6 +260,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_body(self, body: bytes) -> None:
         """httptools: a part of the body."""
+        self._progress = True
         direct: object = self.cycle
         if not isinstance(direct, _Direct):
             super().on_body(body)
@@ -245,12 +277,14 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """httptools: the request is complete."""
         self._reading = False
+        self._progress = True
         direct: object = self.cycle
         if not isinstance(direct, _Direct):
             super().on_message_complete()
             return
         if direct.response_complete:
             return
+        direct.more_body = False
         parts = direct.parts
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         try:

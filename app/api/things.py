@@ -61,7 +61,7 @@ class Things:
         head = RequestHead(scope, self._max_headers)
         scope["correlation_id"] = head.correlation_id
         principal = await self._authenticator.check(head.authorization)
-        thing_id, path = _address(raw_path(scope))
+        thing_id, path = self._address(scope)
         method = scope["method"]
         if method == "GET" and not path:
             return await self._get(scope, thing_id, principal.subjects, head, send)
@@ -102,7 +102,7 @@ class Things:
         self, scope: Scope, head: RequestHead, principal: Principal, body: bytes
     ) -> Command:
         """The command that a PUT asks for. Raises GatewayError."""
-        thing_id, path = _address(raw_path(scope))
+        thing_id, path = self._address(scope)
         known = head.known
         options = http_options(
             Setter.TWIN_MODIFY,
@@ -157,6 +157,13 @@ class Things:
                     entry["headers"]["location"] = base_url(scope, head) + raw_path(scope)
         return answer
 
+    def _address(self, scope: Scope) -> tuple[str, tuple[str, ...]]:
+        """Thing id and addressed part of the thing. Raises GatewayError."""
+        path = raw_path(scope)
+        if len(path) > self._max_headers:
+            raise error("headers.too.large", limit=self._max_headers)
+        return _address(path)
+
     async def _get(
         self,
         scope: Scope,
@@ -189,7 +196,7 @@ class Things:
         return 200
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4096)
 def _address(path: str) -> tuple[str, tuple[str, ...]]:
     """Thing id and addressed part of the thing, from the path as it was sent.
 

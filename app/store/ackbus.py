@@ -89,5 +89,7 @@ class AckBus:
 
 def _read(record: list[Any]) -> Acknowledgement:
     correlation_id, label, thing_id, status, headers = record[:5]
+    if type(status) is not int or not isinstance(correlation_id, str):
+        raise TypeError("a record has a status and a correlation-id")
     payload = record[5] if len(record) > 5 else None
     return Acknowledgement(label, thing_id, correlation_id, status, payload, headers or {})

@@ -71,14 +71,10 @@ class JournalTail:
 
         Raises StoreUnavailable if the positions cannot be read.
         """
-        self._listeners += 1
         async with self._starting:
             if self._task is None:
-                try:
-                    await self._start()
-                except BaseException:
-                    self._listeners -= 1
-                    raise
+                await self._start()
+            self._listeners += 1
 
     async def release(self) -> None:
         """Count a listener out; the last one ends the reading."""

@@ -6,12 +6,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import orjson
+import structlog
 
 from acks.errors import GatewayError, error
 from acks.journal import policy_key, shard_of
 from acks.policy import Policy
 from acks.signals import JsonObject
 from app.store.redis_client import Redis, Reply
+
+log = structlog.get_logger(__name__)
 
 CACHED = 10_000
 OnPolicy = Callable[[Policy | GatewayError | None], None]
@@ -67,7 +70,12 @@ class PolicyStore:
 
         def replied(reply: Reply | Exception) -> None:
             if isinstance(reply, bytes):
-                loaded = self.compile(orjson.loads(reply))
+                try:
+                    loaded = self.compile(orjson.loads(reply))
+                except (ValueError, GatewayError):
+                    log.exception("store.policy_unreadable", policy_id=policy_id)
+                    on_policy(error("gateway:service.unavailable", reason="Its policy is broken."))
+                    return
                 self.remember(policy_id, loaded)
                 on_policy(loaded)
             elif reply is None:

@@ -45,7 +45,9 @@ OnTwin = Callable[[tuple[Twin, bytes, Policy] | GatewayError], None]
 
 
 class _Op:
-    __slots__ = ("attempts", "command", "deadline", "fresh", "on_done", "policy", "reply")
+    __slots__ = (
+        "attempts", "command", "deadline", "fresh", "on_done", "own_policy", "policy", "reply",
+    )  # fmt: skip
 
     def __init__(self, command: Command, deadline: int, on_done: OnDone) -> None:
         self.command = command
@@ -54,6 +56,7 @@ class _Op:
         self.attempts = 0
         self.fresh = False  # the lane's state was read after this change had arrived
         self.policy: Policy | None = None  # of a policyId that the change sets
+        self.own_policy: Policy | None = None  # the stored one with the thing's id, if it is set
         self.reply: Response | None = None
 
 
@@ -130,7 +133,11 @@ class TwinStore:
 
         def replied(reply: Reply | Exception) -> None:
             if isinstance(reply, bytes):
-                twin, text = decode(reply)
+                try:
+                    twin, text = decode(reply)
+                except (ValueError, KeyError):
+                    on_twin(_unreadable(thing_id))
+                    return
                 self._policies.load(twin.policy_id, lambda policy: finish(twin, text, policy))
             elif reply is None:
                 on_twin(error("things:thing.notfound", thing_id=thing_id))
@@ -160,12 +167,13 @@ class TwinStore:
 
     def _with_policy(self, op: _Op) -> None:
         policy_id = op.command.value["policyId"]
-        if policy_id == op.command.thing_id:
-            self._enter(op)
-            return
+        own = policy_id == op.command.thing_id
 
         def loaded(policy: Policy | GatewayError | None) -> None:
-            if isinstance(policy, Policy):
+            if own and not isinstance(policy, GatewayError):
+                op.own_policy = policy  # a new thing makes it, so it may be missing
+                self._enter(op)
+            elif isinstance(policy, Policy):
                 op.policy = policy
                 self._enter(op)
             else:
@@ -227,9 +235,15 @@ class TwinStore:
         if lane.policy is None:
             raise error("things:thing.notfound", thing_id=command.thing_id)
         _check_write(lane.policy, command)
-        if op.policy is not None:
-            _check_write(op.policy, command)
-        return done, op.policy or lane.policy, None
+        policy_id = done.document["policyId"]
+        if policy_id == twin.policy_id:
+            return done, lane.policy, None
+        target = op.policy or op.own_policy
+        if target is None:
+            thing_id = command.thing_id
+            raise error("things:thing.notcreatable", thing_id=thing_id, policy_id=policy_id)
+        _check_write(target, command)
+        return done, target, None
 
     def _send(
         self,
@@ -353,11 +367,18 @@ class TwinStore:
     def _load(self, thing_id: str, lane: _Lane) -> None:
         if not lane.loading:
             lane.loading = True
+            for op in lane.waiting:
+                # Later ones are not: the state may be older than they are when it arrives.
+                op.fresh = True
             self._redis.send(("GET", lane.keys[0]), lambda reply: self._take(thing_id, lane, reply))
 
     def _take(self, thing_id: str, lane: _Lane, reply: Reply | Exception) -> None:
         if isinstance(reply, bytes):
-            twin, lane.text = decode(reply)
+            try:
+                twin, lane.text = decode(reply)
+            except (ValueError, KeyError):
+                self._loaded(thing_id, lane, None, _unreadable(thing_id))
+                return
             self._policies.load(
                 twin.policy_id, lambda policy: self._loaded(thing_id, lane, twin, policy)
             )
@@ -382,14 +403,13 @@ class TwinStore:
                 op.on_done(policy)
             return
         lane.twin, lane.policy, lane.known, lane.broken = twin, policy, True, False
-        for op in ready:
-            op.fresh = True
         for position, op in enumerate(ready):
             if lane.broken:
                 lane.waiting.extend(ready[position:])
                 break
             self._issue(lane, op)
-        if not lane.flying and lane.twin is None:
+        if not (lane.flying or lane.waiting or lane.loading):
+            # Nothing was written, so nothing of it is accounted for.
             self._forget(thing_id)
 
     def _forget(self, thing_id: str) -> None:
@@ -456,4 +476,9 @@ def _response(
 def _unavailable(thing_id: str, cause: Reply | Exception) -> GatewayError:
     if isinstance(cause, Exception) and not isinstance(cause, StoreUnavailable):
         log.error("store.command_failed", thing_id=thing_id, error=str(cause))
+    return error("things:thing.unavailable", thing_id=thing_id)
+
+
+def _unreadable(thing_id: str) -> GatewayError:
+    log.error("store.record_unreadable", thing_id=thing_id)
     return error("things:thing.unavailable", thing_id=thing_id)

@@ -389,3 +389,18 @@ async def test_an_ack_from_elsewhere_that_cannot_be_rendered_does_not_hang_the_r
         record = f'[["{name}","{label}","{name}",200,null,{nested}]]'
         assert channel.publish(ack_channel("service", origin), record) == 1
     check_error(await request, 500, "gateway:internalerror")
+
+
+@pytest.mark.parametrize(("status", "expected"), [(304, 304), (100, 424), (101, 424), (199, 424)])
+async def test_an_acks_status_that_has_no_body_in_http_keeps_the_framing(
+    client: httpx.AsyncClient, gateway: Gateway, status: int, expected: int
+) -> None:
+    """The next request on the same connection gets its own answer."""
+    name, label = new_id(), new_label()
+    await client.put(thing(name), json={})
+    async with Subscriber.open(gateway, label, ack=lambda *_: {"status": status, "value": "x"}):
+        for _ in range(2):
+            answer = await client.put(thing(name), json={}, headers={"requested-acks": label})
+            assert answer.status_code == expected
+            assert bool(answer.content) == (expected == 424)
+    assert (await client.put(thing(name), json={})).status_code == 204

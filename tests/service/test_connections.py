@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+from collections.abc import Iterable
 
 import httpx
 import pytest
@@ -180,3 +181,63 @@ async def test_a_client_that_goes_away_in_the_middle_of_its_request(
             await raw.send(request[:-3])
     assert await revision(client, name) == 0
     assert gateway.events("request.failed") == []
+
+
+CHUNKED = (
+    b"PUT %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%b"
+    b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first request", "known credentials"])
+async def test_trailers_are_no_headers(gateway: Gateway, known: bool) -> None:
+    """Neither of their own request nor of the next one with the same head."""
+    login = f"Authorization: {basic('ditto')}\r\n".encode()
+    async with RawHttp.open(gateway) as raw:
+        if known:
+            await warm(raw)
+        path = thing(new_id()).encode()
+        await raw.send(CHUNKED % (path, b"") + login + b"\r\n")
+        assert (await raw.answer())[0] == 401
+        await raw.send(CHUNKED % (path, login) + b"timeout: 0\r\n\r\n")
+        assert (await raw.answer())[0] == 201
+        await raw.send(CHUNKED % (path, login + b"timeout: 0\r\n") + b"\r\n")
+        assert (await raw.answer())[0] == 202
+
+
+async def send_all(raw: RawHttp, pieces: Iterable[bytes]) -> None:
+    for piece in pieces:
+        await raw.send(piece)
+
+
+async def test_endless_trailers_are_cut_off(gateway: Gateway) -> None:
+    async with RawHttp.open(gateway) as raw:
+        await raw.send(CHUNKED % (thing(new_id()).encode(), b""))
+        pieces = (b"x: " + b"y" * 8192 + b"\r\n" for _ in range(1000))
+        with pytest.raises(ConnectionError):
+            await send_all(raw, pieces)
+
+
+@pytest.mark.parametrize("path", ["/attributes/gr\u00f6\u00dfe", "/attributes/a#b"])
+async def test_a_path_that_is_no_uri_is_refused_the_same_way_each_time(
+    gateway: Gateway, path: str
+) -> None:
+    answers = []
+    for _ in range(2):
+        async with RawHttp.open(gateway) as raw:
+            await warm(raw)
+            name = new_id()
+            await raw.send(put_request(name, b"{}"))
+            assert (await raw.answer())[0] == 201
+            head = put_request(name, b"1", path="/attributes/X")
+            await raw.send(head.replace(b"/attributes/X", path.encode()))
+            answers.append((await raw.answer())[0])
+    assert answers[0] == answers[1]
+    assert answers[0] in (201, 400)
+
+
+async def test_a_long_path_is_refused(gateway: Gateway) -> None:
+    async with RawHttp.open(gateway) as raw:
+        await warm(raw)
+        await raw.send(put_request(new_id(), b"1", path="/attributes/" + "a" * 20_000))
+        assert (await raw.answer())[0] == 431

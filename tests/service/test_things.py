@@ -9,6 +9,8 @@ import pytest
 
 from tests.gateways import Gateway, check_error, new_id, revision, thing
 
+NOT_MODIFIABLE = "things:thing.notmodifiable"
+
 
 def shared_with_user2(*grants: str) -> dict[str, Any]:
     """A thing that ditto owns and on which user2 has ``grants``."""
@@ -178,3 +180,31 @@ async def test_a_policy_that_locks_the_creator_out_is_refused(client: httpx.Asyn
     answer = await client.put(thing(name), json={"_policy": {"entries": {"a": entry}}})
     check_error(answer, 403, "things:thing.notmodifiable")
     assert await revision(client, name) == 0
+
+
+async def test_a_thing_moves_only_to_a_policy_that_is_there(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    """Also when that policy would have the thing's own id."""
+    shared, name = new_id(), new_id()
+    await client.put(thing(shared), json=shared_with_user2("READ"))
+    assert (await client.put(thing(name), json={"policyId": shared})).status_code == 201
+    lost = await client.put(thing(name), json={"policyId": name})
+    check_error(lost, 400, "things:thing.notcreatable")
+    assert (await client.get(thing(name))).json()["policyId"] == shared
+    assert await revision(client, name) == 1
+
+
+async def test_a_thing_that_moves_back_to_its_own_policy_is_judged_by_it(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    shared, name = new_id(), new_id()
+    await client.put(thing(shared), json=shared_with_user2("READ", "WRITE"))
+    assert (await client.put(thing(name), json={})).status_code == 201
+    assert (await client.put(thing(name), json={"policyId": shared})).status_code == 204
+    assert (await user2.put(thing(name, "/attributes/a"), json=1)).status_code == 201
+    check_error(await user2.put(thing(name), json={"policyId": name}), 403, NOT_MODIFIABLE)
+    assert (await client.put(thing(name), json={"policyId": name})).status_code == 204
+    refused = await user2.put(thing(name, "/attributes/a"), json=2)
+    check_error(refused, 403, "things:attribute.notmodifiable")
+    check_error(await user2.get(thing(name)), 404, "things:thing.notfound")
