@@ -21,6 +21,9 @@ CONNECT_S = 5.0
 PAGE = 200
 """Entries a shard in one read: they are handled in one go and must not hold the loop for long."""
 
+PAUSE_BYTES = 64 * 1024
+"""Bytes that are handed on before the event loop gets a turn."""
+
 OnEntry = Callable[[int, bytes, list[Reply]], None]
 
 
@@ -128,8 +131,7 @@ class JournalTail:
                 await asyncio.sleep(1.0)
                 continue
             if isinstance(reply, list):
-                for stream in reply:
-                    self._page(stream)
+                await self._page(reply)
 
     async def _reconnected(self, redis: Redis) -> None:
         """Wait for the store, and make sure our positions are not ahead of what it has."""
@@ -147,24 +149,37 @@ class JournalTail:
                     self._positions[shard] = end
             return
 
-    def _page(self, stream: Reply) -> None:
-        assert isinstance(stream, list)
-        key, entries = stream
-        assert isinstance(key, bytes)
-        assert isinstance(entries, list)
-        shard = self._shard_of[key]
-        for entry in entries:
-            assert isinstance(entry, list)
-            entry_id, fields = entry
-            assert isinstance(entry_id, bytes)
-            assert isinstance(fields, list)
-            self.entries += 1
-            try:
-                self._on_entry(shard, entry_id, fields)
-            except Exception:
-                self.skipped += 1
-                log.exception("journal.entry_skipped", shard=shard, entry=entry_id.decode())
-            self._positions[shard] = entry_id
+    async def _page(self, streams: list[Reply]) -> None:
+        """Hand on what one read brought, with pauses in which subscribers' outboxes can empty.
+
+        Without them a page of large entries would look like a subscriber that is too slow.
+        """
+        handed = 0
+        for stream in streams:
+            assert isinstance(stream, list)
+            key, entries = stream
+            assert isinstance(key, bytes)
+            assert isinstance(entries, list)
+            for entry in entries:
+                assert isinstance(entry, list)
+                handed += self._entry(self._shard_of[key], entry)
+                if handed >= PAUSE_BYTES:
+                    handed = 0
+                    await asyncio.sleep(0)
+
+    def _entry(self, shard: int, entry: list[Reply]) -> int:
+        """Hand on one entry; returns its size in bytes, about."""
+        entry_id, fields = entry
+        assert isinstance(entry_id, bytes)
+        assert isinstance(fields, list)
+        self.entries += 1
+        try:
+            self._on_entry(shard, entry_id, fields)
+        except Exception:
+            self.skipped += 1
+            log.exception("journal.entry_skipped", shard=shard, entry=entry_id.decode())
+        self._positions[shard] = entry_id
+        return sum(len(field) for field in fields if isinstance(field, bytes))
 
 
 def _last_id(page: Reply) -> bytes:
