@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic import model_validator as validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from acks.journal import DEFAULT_PREFIX, DEFAULT_SHARDS
 from app.credentials import (
     DEFAULT_OPERATORS,
     DEFAULT_USERS,
@@ -142,10 +143,12 @@ class Settings(BaseSettings):
         "(power loss), everysec (process crash; power loss takes a second), none (nothing).",
     )
     prefix: str = Field(
-        "ackgate", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="First part of every store key."
+        DEFAULT_PREFIX,
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="First part of every store key.",
     )
     shards: int = Field(
-        8,
+        DEFAULT_SHARDS,
         ge=1,
         le=999,
         description="Parts of twins and journal; fixed when the data is created.",

@@ -44,7 +44,7 @@ class _Direct:
     """A PUT under way; takes the place of uvicorn's cycle, which the protocol looks at."""
 
     __slots__ = (
-        "body", "disconnected", "head", "keep_alive", "message_event", "more_body", "parts",
+        "disconnected", "head", "keep_alive", "message_event", "more_body", "parts",
         "principal", "response_complete", "scope", "size", "started",
     )  # fmt: skip
 

@@ -11,8 +11,6 @@ import orjson
 
 from acks.document import Twin
 
-TAG_LENGTH = 20
-
 
 def encode(twin: Twin, document: bytes) -> bytes:
     """The record of ``twin``, whose document is already encoded."""
