@@ -7,8 +7,13 @@ from typing import Any, NamedTuple
 
 from acks.errors import GatewayError, error
 from acks.labels import LIVE_RESPONSE, TWIN_PERSISTED
+from acks.payloads import JSON_TYPE, body_of, read_content_type
 from acks.signals import Acknowledgement, Response
 
+_REFUSED = (
+    "Received no appropriate live response within the specified timeout. An invalid response was "
+    "received, though: "
+)
 _PLAIN = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
 
 
@@ -65,11 +70,12 @@ class Outcome(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An outcome rendered for HTTP: ``body`` is a JSON value, None means no body."""
+    """An outcome rendered for HTTP: ``body`` is a JSON value or bytes, None means no body."""
 
     status: int
     body: Any
     headers: Mapping[str, Any]
+    content_type: str = JSON_TYPE
 
 
 _NO_HEADERS: dict[str, Any] = {}
@@ -95,12 +101,24 @@ def http_answer(
         response = outcome.response
         return Answer(response.status, response.payload, {**response.headers, **command_headers})
     if len(acks) == 1 and acks[0].status >= 200:
-        ack = acks[0]
-        body = None if ack.status in (204, 304) else ack.payload
-        return Answer(ack.status, body, {**ack.headers, **command_headers})
+        return _single(acks[0], {**acks[0].headers, **command_headers})
     # A lone ack's 1xx cannot be the status of an answer.
     status = outcome.status if outcome.status >= 200 else 424
     return Answer(status, aggregate_json(acks), command_headers)
+
+
+def _single(ack: Acknowledgement, headers: Mapping[str, Any]) -> Answer:
+    """The one ack of a request as its answer: the bare payload, in the form it came in."""
+    status = ack.status
+    if ack.label == LIVE_RESPONSE and status == 502:
+        status = 200  # 502 would be taken for a failure of ours (spec 9.3)
+    if ack.payload is None or status in (204, 304):
+        return Answer(status, None, headers)
+    given = ack.headers.get("content-type")
+    if given is None:
+        return Answer(status, ack.payload, headers)
+    content_type = read_content_type(str(given))
+    return Answer(status, body_of(ack.payload, content_type), headers, content_type.shown)
 
 
 class Aggregator:
@@ -112,7 +130,7 @@ class Aggregator:
     """
 
     __slots__ = (
-        "_acks", "_missing", "correlation_id", "labels", "outcome", "response_required",
+        "_acks", "_missing", "_refused", "correlation_id", "labels", "outcome", "response_required",
         "thing_id", "timeout_ms",
     )  # fmt: skip
 
@@ -132,6 +150,7 @@ class Aggregator:
         self.outcome: Outcome | None = None
         self._acks: dict[str, Acknowledgement | None] = dict.fromkeys(labels)
         self._missing = len(self._acks)
+        self._refused: str | None = None
 
     def respond(self, response: Response) -> Outcome | None:
         """Take the success of our own processing: it is the answer, or counts as its label."""
@@ -175,7 +194,11 @@ class Aggregator:
             self.outcome = Outcome(202, response=Response(202, None, {}))
             return self.outcome
         if not self.labels or self.labels in _PLAIN:
-            problem = error("command.timeout", timeout_ms=self.timeout_ms)
+            problem = error(
+                "command.timeout",
+                timeout_ms=self.timeout_ms,
+                description=None if self._refused is None else _REFUSED + self._refused,
+            )
             self.outcome = Outcome(problem.status, error=problem)
             return self.outcome
         payload = error("acknowledgement:request.timeout", timeout_ms=self.timeout_ms).to_json()
@@ -186,6 +209,10 @@ class Aggregator:
                     label, self.thing_id, self.correlation_id, 408, payload, headers
                 )
         return self._finish()
+
+    def refuse(self, reason: str) -> None:
+        """Take note of a live response that does not count; a timeout will say so (spec 3)."""
+        self._refused = reason
 
     def is_outstanding(self, label: str) -> bool:
         """Whether an ack with this label would still count."""

@@ -1,4 +1,4 @@
-"""How a command changes a twin document: JSON pointers, ids, checks, copy-on-write changes."""
+"""Thing documents: JSON pointers, ids, checks of their values, copy-on-write put and remove."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from acks.errors import GatewayError, error
-from acks.signals import Command, JsonObject
+from acks.signals import JsonObject
 
 MAX_ID_LENGTH = 256
 MAX_DEPTH = 100
@@ -22,6 +22,8 @@ _NAMESPACE = r"[a-zA-Z]\w*(?:[.\-]\w+)*"
 _THING_ID = re.compile(rf"(?:{_NAMESPACE})?:[^\x00-\x1F\x7F-\xFF/]+", re.ASCII)
 _DEFINITION = re.compile(r"[\w.\-]+:[\w.\-]+:[\w.\-]+|https?://\S+", re.ASCII)
 _FIELDS = ("policyId", "definition", "attributes", "features")
+_FEATURE_FIELDS = frozenset({"definition", "properties", "desiredProperties"})
+_NO_FEATURE = "The feature must be a JSON object."
 
 
 @lru_cache(maxsize=16_384)
@@ -138,10 +140,10 @@ def check_thing(thing_id: str, value: Any) -> JsonObject:
             check_policy_id(item)
         elif name == "definition":
             check_definition(item)
-        elif not isinstance(item, dict):
-            raise _wrong(f"The field '{name}' must be a JSON object.")
         elif name == "features":
-            _check_features(item)
+            item = check_features(item)
+        else:
+            check_object(name, item)
         thing[name] = item
     return thing
 
@@ -158,10 +160,58 @@ def check_definition(value: Any) -> None:
         raise _wrong("The field 'definition' must be of the form 'namespace:name:version'.")
 
 
-def _check_features(features: JsonObject) -> None:
-    for name, feature in features.items():
-        if feature is not None and not isinstance(feature, dict):
-            raise _wrong(f"The feature '{name}' must be a JSON object.")
+def check_object(name: str, value: Any) -> None:
+    """Raises ``json.format.invalid`` unless ``value``, of the field ``name``, is an object."""
+    if not isinstance(value, dict):
+        raise _wrong(f"The field '{name}' must be a JSON object.")
+
+
+def check_features(value: Any) -> Any:
+    """Check the features of a thing or of a patch, null or an object; return those to store.
+
+    Raises ``json.format.invalid`` and what :func:`check_feature` raises.
+    """
+    if value is None:
+        return None
+    check_object("features", value)
+    return {name: check_feature(feature, name) for name, feature in value.items()}
+
+
+def check_feature(value: Any, name: str = "") -> Any:
+    """Check a feature of a thing or of a patch, null or an object; return the one to store.
+
+    Fields that features do not have are dropped; null ones stay. Raises ``json.format.invalid``
+    and what :func:`check_feature_definition` raises.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _wrong(f"The feature '{name}' must be a JSON object." if name else _NO_FEATURE)
+    for field, item in value.items():
+        if item is None or field not in _FEATURE_FIELDS:
+            continue
+        if field == "definition":
+            check_feature_definition(item)
+        else:
+            check_object(field, item)
+    if _FEATURE_FIELDS.issuperset(value):
+        return value
+    return {field: item for field, item in value.items() if field in _FEATURE_FIELDS}
+
+
+def check_feature_definition(value: Any) -> None:
+    """Check the definition of a feature: an array of ``namespace:name:version`` or URLs.
+
+    Raises ``json.format.invalid``, ``things:feature.definition.empty``,
+    ``things:feature.definition.identifier.invalid``.
+    """
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong("The definition of a feature must be a JSON array of strings.")
+    if not value:
+        raise error("things:feature.definition.empty")
+    for item in value:
+        if _DEFINITION.fullmatch(item) is None:
+            raise error("things:feature.definition.identifier.invalid", identifier=item)
 
 
 def _wrong(reason: str) -> GatewayError:
@@ -182,46 +232,6 @@ class Twin(NamedTuple):
     document: JsonObject | None
 
 
-class Change(NamedTuple):
-    """What a command does to a twin: the new document and what its event and answer say."""
-
-    document: JsonObject
-    action: str  # created | modified
-    value: Any
-    created: bool  # the addressed resource did not exist before
-
-
-def change(twin: Twin | None, command: Command) -> Change:
-    """Compute the change of a PUT on a thing or on something below its attributes.
-
-    A change of a part needs the twin's document. Raises ``things:thing.notfound`` if a part of a
-    missing thing is addressed.
-    """
-    if not command.path:
-        return _change_thing(twin, command)
-    if twin is None:
-        raise error("things:thing.notfound", thing_id=command.thing_id)
-    assert twin.document is not None
-    document, created = put(twin.document, command.path, command.value)
-    return Change(document, "created" if created else "modified", command.value, created)
-
-
-def _change_thing(twin: Twin | None, command: Command) -> Change:
-    given: JsonObject = command.value
-    if twin is None:
-        policy_id: str = given.get("policyId", command.thing_id)
-        document = _with_policy(given, policy_id)
-        return Change(document, "created", document, True)
-    policy_id = given.get("policyId") or twin.policy_id
-    document = _with_policy(given, policy_id)
-    return Change(document, "modified", document, False)
-
-
-def _with_policy(thing: JsonObject, policy_id: str) -> JsonObject:
-    """The thing with thingId and policyId first."""
-    return {"thingId": thing["thingId"], "policyId": policy_id, **thing}
-
-
 def put(document: JsonObject, path: tuple[str, ...], value: Any) -> tuple[JsonObject, bool]:
     """Return a copy of ``document`` with ``value`` at ``path``, and whether nothing was there.
 
@@ -238,3 +248,18 @@ def put(document: JsonObject, path: tuple[str, ...], value: Any) -> tuple[JsonOb
     created = path[-1] not in node
     node[path[-1]] = value
     return root, created
+
+
+def remove(document: JsonObject, path: tuple[str, ...]) -> JsonObject:
+    """Return a copy of ``document`` without what is at ``path``, which must be there.
+
+    Only the objects along the path are copied.
+    """
+    root = dict(document)
+    node = root
+    for part in path[:-1]:
+        child = dict(node[part])
+        node[part] = child
+        node = child
+    del node[path[-1]]
+    return root

@@ -7,37 +7,19 @@ renders :meth:`GatewayError.to_json`; it never invents an error of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-_RETRYABLE = frozenset({408, 424, 429})
-
-
-def is_retryable(status: int) -> bool:
-    """Whether trying again makes sense after ``status`` (seed: semantics of status codes)."""
-    return status in _RETRYABLE or status >= 500
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorKind:
-    """One catalogue entry. ``message`` and ``description`` are ``str.format`` templates."""
-
-    code: str
-    status: int
-    message: str
-    description: str | None = None
-    href: str | None = None
-
-    @property
-    def retryable(self) -> bool:
-        """Whether a caller may expect success when it sends the same again."""
-        return is_retryable(self.status)
+from acks.error_kind import ErrorKind
+from acks.policy_errors import POLICY_ERRORS
+from acks.thing_errors import THING_ERRORS
 
 
 class GatewayError(Exception):
     """An error of the catalogue, with its facts filled in.
 
-    ``extras`` are further fields of the error JSON, e.g. ``invalidHeaderKey``.
+    ``extras`` are further fields of the error JSON, e.g. ``invalidHeaderKey``; ``headers`` belong
+    to its answer, e.g. ``etag``.
     """
 
     def __init__(
@@ -52,6 +34,7 @@ class GatewayError(Exception):
         self.message = message
         self.description = description
         self.extras = dict(extras) if extras else {}
+        self.headers: dict[str, str] = {}
 
     @property
     def status(self) -> int:
@@ -84,21 +67,28 @@ def error(
     message: str | None = None,
     description: str | None = None,
     extras: Mapping[str, Any] | None = None,
+    status: int | None = None,
     **facts: object,
 ) -> GatewayError:
     """Build the error ``code`` of the catalogue; ``facts`` fill its templates.
 
-    ``message`` and ``description`` replace the templates where a code has several texts.
+    ``message``, ``description`` and ``status`` replace what the catalogue has where a code has
+    several texts or statuses.
     Raises KeyError for a code that the catalogue lacks: that is a defect of ours.
     """
     kind = CATALOGUE[code]
+    if status is not None:
+        kind = replace(kind, status=status)
     text = kind.message.format(**facts) if message is None else message
     detail = kind.description
     if description is not None:
         detail = description
     elif detail is not None:
         detail = detail.format(**facts)
-    return GatewayError(kind, text, detail, extras)
+    problem = GatewayError(kind, text, detail, extras)
+    if kind.status == 405 and "allowed" in facts:
+        problem.headers["allow"] = str(facts["allowed"])  # RFC 9110, 15.5.6
+    return problem
 
 
 def _kinds(*kinds: ErrorKind) -> dict[str, ErrorKind]:
@@ -112,6 +102,7 @@ _LABEL_HREF = (
 _PERMISSIONS = (
     "Check if the ID of your requested {entity} was correct and you have sufficient permissions."
 )
+
 
 CATALOGUE: dict[str, ErrorKind] = _kinds(
     # --- acknowledgements (spec acks-and-http 1.7)
@@ -155,6 +146,14 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "recently.",
         "Please provide unique correlation-ids when requesting acknowledgements, at least unique "
         "within at least several minutes.",
+    ),
+    ErrorKind(
+        "acknowledgement:request.notfound",
+        404,
+        "The acknowledgement request with the correlation-id <{correlation_id}> could not be found "
+        "or is not yours.",
+        "Only a request that was sent with 'Prefer: respond-async' has one, and it is kept for a "
+        "limited time.",
     ),
     ErrorKind(
         "acknowledgement:request.timeout",
@@ -245,7 +244,14 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
     ErrorKind(
         "rql.expression.invalid",
         400,
-        "The RQL expression '{text}' is invalid.",
+        "{reason}",
+        "Ensure that all opening parentheses have also closing ones and that the RQL expression "
+        "is valid.",
+    ),
+    ErrorKind(
+        "json.fieldselector.invalid",
+        400,
+        "The field selector '{text}' is invalid.",
         "{reason}",
     ),
     ErrorKind(
@@ -255,6 +261,8 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "{reason}",
     ),
     # --- resources
+    *(ErrorKind(*row) for row in THING_ERRORS),
+    *POLICY_ERRORS,
     ErrorKind(
         "gateway:resource.notfound",
         404,
@@ -294,28 +302,6 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         _PERMISSIONS.format(entity="Thing"),
     ),
     ErrorKind(
-        "things:thing.notmodifiable",
-        403,
-        "The Thing with ID '{thing_id}' could not be modified as the requester had insufficient "
-        "permissions to modify it.",
-        _PERMISSIONS.format(entity="Thing"),
-    ),
-    ErrorKind(
-        "things:attributes.notmodifiable",
-        403,
-        "The Attributes of the Thing with ID '{thing_id}' could not be modified as the requester "
-        "had insufficient permissions to modify it.",
-        _PERMISSIONS.format(entity="Thing"),
-    ),
-    ErrorKind(
-        "things:attribute.notmodifiable",
-        403,
-        "The attribute with key '{path}' on the Thing with ID '{thing_id}' could not be modified "
-        "as the requester had insufficient permissions to modify it.",
-        "Check if the ID of the Thing and the key of your requested attribute was correct and you "
-        "have sufficient permissions.",
-    ),
-    ErrorKind(
         "things:thing.notcreatable",
         400,
         "The Thing with ID '{thing_id}' could not be created as the Policy with ID '{policy_id}' "
@@ -330,10 +316,48 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "Reduce the size of the Thing.",
     ),
     ErrorKind(
-        "policies:entry.invalid",
+        "things:precondition.failed",
+        412,
+        "The comparison of precondition header '{header}' for the requested thing resource "
+        "evaluated to false. Header value: '{given}', actual entity-tag: '{current}'.",
+        "Read the thing again and take its present entity-tag.",
+    ),
+    ErrorKind(
+        "things:precondition.notmodified",
+        304,
+        "The thing is the one that you have: '{current}' is among '{given}'.",
+        "It has not been modified.",
+    ),
+    ErrorKind(
+        "things:condition.failed",
+        412,
+        "The specified condition does not match the state of the requested Thing.",
+        "Read the Thing, and check whether the condition says what you mean.",
+    ),
+    # --- the live channel
+    ErrorKind(
+        "messages:send.notallowed",
+        403,
+        "You are not allowed to send this message to the Thing with ID '{thing_id}'.",
+        "It takes WRITE permission on the message resource '{path}'.",
+    ),
+    ErrorKind(
+        "messages:subject.invalid",
         400,
-        "The Policy is invalid: {reason}",
-        "Check the Policy and try again.",
+        "The message subject '{subject}' is not valid.",
+        "{reason}",
+    ),
+    ErrorKind(
+        "messages:payload.toolarge",
+        413,
+        "The size of '{size}' B exceeds the maximal allowed message payload size of '{limit}' B.",
+        "Send a smaller payload.",
+    ),
+    ErrorKind(
+        "things:live.channelcondition.notallowed",
+        405,
+        "The header 'live-channel-condition' is not allowed for commands that modify a Thing.",
+        "Send it with queries only.",
     ),
     # --- the gateway itself
     ErrorKind(

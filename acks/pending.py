@@ -67,6 +67,12 @@ class Pending(Generic[W]):
         request = self._requests.get(key)
         return None if request is None else self._settle(key, request[0].fail(problem))
 
+    def refuse(self, key: Hashable, reason: str) -> None:
+        """Tell the request ``key`` that a live response to it does not count."""
+        request = self._requests.get(key)
+        if request is not None:
+            request[0].refuse(reason)
+
     def is_outstanding(self, key: Hashable, label: str) -> bool:
         """Whether the request ``key`` still waits for ``label``."""
         request = self._requests.get(key)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from acks.errors import GatewayError, error
-from acks.journal import EntryMeta
+from acks.journal import MESSAGE, EntryMeta
 from acks.labels import BUILT_IN, is_label
+from acks.live import LiveResponse
 from acks.signals import Acknowledgement
-from acks.topic import Topic, errors_topic, event_topic, parse_topic
+from acks.topic import Topic, errors_topic, event_topic, live_topic, parse_topic
 
 Envelope = dict[str, Any]
+MERGE_TYPE = "application/merge-patch+json"
 
 WEAK_UNSUBSCRIBED = (
     "Acknowledgement was issued automatically as weak ack, because the signal is not relevant for "
@@ -44,10 +46,34 @@ def event_envelope(
         "path": meta.path,
     }
     if value is not None:
-        shown["content-type"] = "application/json"
+        shown["content-type"] = MERGE_TYPE if meta.action == "merged" else "application/json"
         envelope["value"] = value
     envelope["revision"] = meta.revision
     envelope["timestamp"] = meta.timestamp
+    return envelope
+
+
+def live_envelope(
+    meta: EntryMeta,
+    headers: Mapping[str, Any],
+    value: Any,
+    requested_acks: tuple[str, ...] | None,
+    correlation_id: str,
+) -> Envelope:
+    """A message or live command for one subscriber (spec 7.2, 7.3); arguments as for an event."""
+    shown: dict[str, Any] = {"correlation-id": correlation_id, **headers}
+    if requested_acks is not None:
+        shown["requested-acks"] = requested_acks
+    criterion = "messages" if meta.kind == MESSAGE else "commands"
+    envelope: Envelope = {
+        "topic": live_topic(meta.thing_id, criterion, meta.action),
+        "headers": shown,
+        "path": meta.path,
+    }
+    if value is not None:
+        envelope["value"] = value
+    if meta.fields:
+        envelope["fields"] = meta.fields
     return envelope
 
 
@@ -96,6 +122,42 @@ def read_topic(envelope: Any) -> Topic:
     if not isinstance(topic, str):
         raise error("json.format.invalid", reason="The field 'topic' must be a string.")
     return parse_topic(topic)
+
+
+def is_response(envelope: Envelope, topic: Topic) -> bool:
+    """Whether a frame answers a live signal: it has a status (spec 7.2, 7.3)."""
+    return (
+        topic.group == "things"
+        and topic.channel == "live"
+        and topic.criterion in ("messages", "commands", "errors")
+        and "status" in envelope
+    )
+
+
+def read_response(envelope: Envelope, topic: Topic) -> LiveResponse:
+    """Read a subscriber's answer to a live signal. A missing correlation-id reads as "".
+
+    Raises ``protocoladapter:unknown.topicpath`` for a status that is none.
+    """
+    headers = read_headers(envelope)
+    status = envelope["status"]
+    if type(status) is not int or not 100 <= status <= 599:
+        raise error(
+            "protocoladapter:unknown.topicpath",
+            topic=envelope["topic"],
+            reason="A response needs a 'status' from 100 to 599.",
+        )
+    path = envelope.get("path")
+    return LiveResponse(
+        topic.thing_id,
+        topic.criterion,
+        topic.action,
+        path if isinstance(path, str) else "",
+        str(headers.pop("correlation-id", "")),
+        status,
+        envelope.get("value"),
+        headers,
+    )
 
 
 def read_ack(envelope: Envelope, topic: Topic, declared: frozenset[str]) -> Acknowledgement:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acks.headers import AckOptions
+
+if TYPE_CHECKING:
+    from acks.fields import Selector
+    from acks.preconditions import Preconditions
 
 JsonObject = dict[str, Any]
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -22,7 +26,8 @@ class Command(NamedTuple):
     ``path`` is the JSON pointer inside the thing, ``()`` for the whole thing; ``value`` parsed
     JSON; ``headers`` what travels on with the signal; ``subjects`` the requester's subjects, the
     first of them its own; ``policy`` the one to create a thing with; ``origin`` the session that
-    sent it (it does not get its own event back).
+    sent it (it does not get its own event back). ``action`` is put, create, merge or delete;
+    ``answer_to`` is where acks go if not to the node that took the command.
     """
 
     thing_id: str
@@ -34,6 +39,45 @@ class Command(NamedTuple):
     headers: Mapping[str, str] = _EMPTY
     policy: JsonObject | None = None
     origin: str | None = None
+    action: str = "put"
+    checks: Preconditions | None = None
+    answer_to: str = ""
+
+
+class Query(NamedTuple):
+    """A question about a twin or a part of it; ``fields`` selects what of it is wanted."""
+
+    thing_id: str
+    path: tuple[str, ...]
+    correlation_id: str
+    timeout_ms: int
+    subjects: tuple[str, ...]
+    fields: Selector | None = None
+    checks: Preconditions | None = None
+
+
+class Live(NamedTuple):
+    """A message or a live command: delivered to subscribers, answered by one of them.
+
+    ``criterion`` is messages or commands; ``action`` the message's subject, or create, modify,
+    merge, delete, retrieve; ``path`` as in the envelope (``/inbox/messages/ask``); ``value`` its
+    payload as in the envelope: JSON, binary data in base64, None for none; ``headers`` what the
+    envelope shows beside the headers of ``options``; ``fields`` what a retrieve asks for.
+    """
+
+    thing_id: str
+    criterion: str
+    action: str
+    path: str
+    value: Any
+    correlation_id: str
+    options: AckOptions
+    subjects: tuple[str, ...]
+    headers: Mapping[str, Any] = _EMPTY
+    origin: str | None = None
+    checks: Preconditions | None = None
+    answer_to: str = ""
+    fields: str = ""
 
 
 class Acknowledgement(NamedTuple):

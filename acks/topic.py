@@ -86,6 +86,12 @@ def event_topic(thing_id: str, action: str) -> str:
     return f"{namespace}/{name}/things/twin/events/{action}"
 
 
+def live_topic(thing_id: str, criterion: str, action: str) -> str:
+    """Topic of a live signal, e.g. ``ns/name/things/live/messages/ask``."""
+    namespace, _, name = thing_id.partition(":")
+    return f"{namespace}/{name}/things/live/{criterion}/{action}"
+
+
 def errors_topic(thing_id: str | None) -> str:
     """Topic of an error envelope; ``unknown/unknown`` if the thing is not known (5.5)."""
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")

@@ -202,6 +202,48 @@ def demo() -> None:
 
 
 @main.command()
+@click.argument("labels", nargs=-1, metavar="[LABEL]...")
+@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway.")
+@click.option("--user", default="ditto:ditto", show_default=True, help="name:password")
+@click.option(
+    "--status", type=click.IntRange(100, 599), default=200, show_default=True, help="Of every ack."
+)
+@click.option("--payload", help="JSON that every ack carries.")
+@click.option("--silent", is_flag=True, help="Acknowledge nothing: requests run into 408.")
+@click.option("--messages", is_flag=True, help="Get messages, too, and answer them.")
+def subscribe(
+    labels: tuple[str, ...],
+    url: str,
+    user: str,
+    status: int,
+    payload: str | None,
+    silent: bool,
+    messages: bool,
+) -> None:
+    """Subscribe at a gateway: declare LABELs, print what comes, acknowledge it.
+
+    To try out requests that wait for an ack: `ackgate subscribe my:ack`.
+    """
+    import asyncio
+
+    from app.subscribe import SubscriberFailed, Wanted
+    from app.subscribe import subscribe as listen
+
+    try:
+        value = None if payload is None else json.loads(payload)
+    except ValueError as problem:
+        _fail(f"--payload is not JSON: {problem}")
+    name, _, password = user.partition(":")
+    wanted = Wanted(url, name, password, labels, None if silent else status, value, messages)
+    try:
+        asyncio.run(listen(wanted, click.echo))
+    except SubscriberFailed as problem:
+        _fail(str(problem))
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+@main.command()
 @click.option("--write/--check", "write", default=False, help="Check is the default.")
 def openapi(write: bool) -> None:
     """Write the generated files in openapi/, or exit with 1 if it is not up to date."""

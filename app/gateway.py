@@ -6,20 +6,26 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from uuid import uuid4
 
 import structlog
 
 from acks.aggregator import Aggregator, Outcome
-from acks.document import Twin
 from acks.errors import GatewayError, error
+from acks.journal import ASYNC, EVENT
+from acks.live import INVALID_RESPONSE, LiveResponse, awaited
 from acks.pending import Pending
-from acks.policy import READ, Policy
-from acks.signals import Acknowledgement, Command, Response
+from acks.signals import Acknowledgement, Command, Live, Query, Response
+from app.accepting import Accepting
+from app.live import LiveChannel
+from app.queries import answer_query
 from app.sessions import Session, Sessions, Subscription
 from app.store.ackbus import AckBus
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry
+from app.store.policies import PolicyStore
 from app.store.redis_client import StoreUnavailable
+from app.store.requests import RequestStore
 from app.store.twins import TwinStore
 
 log = structlog.get_logger(__name__)
@@ -64,18 +70,28 @@ class Gateway:
         self.sessions = Sessions(self._send_ack, self._owns_labels)
 
     def connect(
-        self, twins: TwinStore, bus: AckBus, tail: JournalTail, registry: LabelRegistry
+        self,
+        twins: TwinStore,
+        bus: AckBus,
+        tail: JournalTail,
+        registry: LabelRegistry,
+        requests: RequestStore,
+        live: LiveChannel,
+        policies: PolicyStore,
     ) -> None:
         """Give the gateway its store adapters."""
+        self.policies = policies
+        self.accepting = Accepting(requests)
         self.twins = twins
+        self.live = live
         self._bus = bus
         self._tail = tail
         self._registry = registry
 
     @property
     def open_requests(self) -> int:
-        """Requests that wait for their outcome."""
-        return len(self._pending)
+        """Requests that wait for their outcome, or whose own processing is not over."""
+        return len(self._pending) + self.accepting.open
 
     # --- submit
 
@@ -87,46 +103,96 @@ class Gateway:
         Raises ``gateway:service.unavailable`` while draining or full, and
         ``acknowledgement:request.duplicate.correlation-id``.
         """
-        if self.draining or len(self._pending) >= self._max_pending:
-            self.counters.refused += 1
-            reason = "It is shutting down." if self.draining else "Too many requests are waiting."
-            raise error("gateway:service.unavailable", reason=reason)
-        self.counters.submitted += 1
         options = command.options
         labels = options.requested_acks
         watched_ms = options.timeout_ms if labels or options.response_required else ENFORCEMENT_MS
-        loop = self._loop
-        if loop is None:
-            # Asking for it every time is a system call in CPython 3.11.
-            self._loop = loop = asyncio.get_running_loop()
-        aggregator = Aggregator(
-            command.thing_id, command.correlation_id, labels, watched_ms, options.response_required
-        )
-        deadline = loop.time() + watched_ms / 1000
         key: object = command.correlation_id
-        if not self._pending.open(key, aggregator, deadline, on_outcome):
+        if not self._open(key, command, labels, watched_ms, on_outcome):
             if options.custom_acks:
                 raise error(
                     "acknowledgement:request.duplicate.correlation-id",
                     correlation_id=command.correlation_id,
                 )
             key = object()  # Nobody outside will name it: only our own response is awaited.
-            self._pending.open(key, aggregator, deadline, on_outcome)
-        if self._timer is None or deadline < self._timer_at:
-            self._arm(loop)
+            self._open(key, command, labels, watched_ms, on_outcome)
         until = time.time_ns() // 1_000_000 + watched_ms if labels else 0
         self.twins.submit(command, until, lambda result: self._processed(key, result))
 
+    def submit_live(self, live: Live, on_outcome: OnOutcome) -> None:
+        """Deliver a message or live command, as :meth:`submit` carries out a command.
+
+        Raises ``gateway:service.unavailable`` while draining or full. A correlation-id that is open
+        gets a suffix (spec 3).
+        """
+        labels = awaited(live.options)
+        watched_ms = live.options.timeout_ms if labels else ENFORCEMENT_MS
+        key = live.correlation_id
+        if not self._open(key, live, labels, watched_ms, on_outcome):
+            key = f"{key}_{uuid4()}"
+            live = live._replace(correlation_id=key)
+            self._open(key, live, labels, watched_ms, on_outcome)
+        until = time.time_ns() // 1_000_000 + watched_ms if labels else 0
+        self.live.submit(live, until, lambda result: self._processed(key, result))
+
+    def _open(
+        self,
+        key: object,
+        signal: Command | Live,
+        labels: tuple[str, ...],
+        watched_ms: int,
+        on_outcome: OnOutcome,
+    ) -> bool:
+        """Open the aggregator of a signal; False if the key is open. Raises as :meth:`submit`."""
+        if self.draining or len(self._pending) >= self._max_pending:
+            raise self._refusal()
+        loop = self._loop
+        if loop is None:
+            # Asking for it every time is a system call in CPython 3.11.
+            self._loop = loop = asyncio.get_running_loop()
+        aggregator = Aggregator(
+            signal.thing_id,
+            signal.correlation_id,
+            labels,
+            watched_ms,
+            signal.options.response_required,
+        )
+        deadline = loop.time() + watched_ms / 1000
+        if not self._pending.open(key, aggregator, deadline, on_outcome):
+            return False
+        self.counters.submitted += 1
+        if self._timer is None or deadline < self._timer_at:
+            self._arm(loop)
+        return True
+
     async def ask(self, command: Command) -> Outcome:
         """Carry out a command and wait for its outcome; raises as :meth:`submit`."""
-        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        return await _outcome(lambda done: self.submit(command, done))
 
-        def done(outcome: Outcome) -> None:
-            if not waiter.done():
-                waiter.set_result(outcome)
+    async def ask_live(self, live: Live) -> Outcome:
+        """Deliver a live signal and wait for its outcome; raises as :meth:`submit_live`."""
+        return await _outcome(lambda done: self.submit_live(live, done))
 
-        self.submit(command, done)
-        return await waiter
+    async def accept(self, signal: Command | Live, location: str = "") -> None:
+        """Take a request whose sender does not wait: it is carried out after this has returned.
+
+        ``location`` is the address of what it may create. Its outcome is in
+        ``accepting.requests``. Raises ``gateway:service.unavailable`` as :meth:`submit`, and
+        ``acknowledgement:request.duplicate.correlation-id``.
+        """
+        if self.draining or len(self._pending) + self.accepting.open >= self._max_pending:
+            raise self._refusal()
+        options = signal.options
+        waits = options.requested_acks or options.response_required
+        watched_ms = options.timeout_ms if waits else ENFORCEMENT_MS
+        if isinstance(signal, Command):
+            await self.accepting.accept(signal, watched_ms, location, self.twins.submit)
+        else:
+            await self.accepting.accept(signal, watched_ms, location, self.live.submit)
+
+    def _refusal(self) -> GatewayError:
+        self.counters.refused += 1
+        reason = "It is shutting down." if self.draining else "Too many requests are waiting."
+        return error("gateway:service.unavailable", reason=reason)
 
     def _processed(self, key: object, result: Response | GatewayError) -> None:
         if isinstance(result, Response):
@@ -134,26 +200,20 @@ class Gateway:
         else:
             self._finish(self._pending.fail(key, result))
 
-    async def read(self, thing_id: str, subjects: tuple[str, ...]) -> tuple[Twin, bytes]:
-        """Read a twin: its facts, and its document as JSON text.
+    async def query(self, query: Query) -> Response:
+        """Answer a query on a twin, at the latest at its timeout.
 
-        Raises ``things:thing.notfound`` also for those who may not read it.
+        Raises what :func:`app.queries.answer_query` does, and ``command.timeout``.
         """
-        found: asyncio.Future[tuple[Twin, bytes, Policy] | GatewayError]
-        found = asyncio.get_running_loop().create_future()
-
-        def done(result: tuple[Twin, bytes, Policy] | GatewayError) -> None:
-            if not found.done():
-                found.set_result(result)
-
-        self.twins.read(thing_id, done)
-        result = await found
-        if isinstance(result, GatewayError):
-            raise result
-        twin, text, policy = result
-        if not policy.may(subjects, READ, "thing", ()):
-            raise error("things:thing.notfound", thing_id=thing_id)
-        return twin, text
+        try:
+            async with asyncio.timeout(query.timeout_ms / 1000):
+                twin, text, policy = await self.twins.get(query.thing_id)
+                document = None
+                if query.fields is not None and "_policy" in query.fields.tree:
+                    document = await self.policies.readable(twin.policy_id, query.subjects)
+        except TimeoutError:
+            raise error("command.timeout", timeout_ms=query.timeout_ms) from None
+        return answer_query(query, twin, text, policy, document)
 
     # --- acknowledge
 
@@ -165,9 +225,19 @@ class Gateway:
         else:
             self._send_ack(*routed)
 
+    def answer(self, session: Session, response: LiveResponse) -> None:
+        """Take a subscriber's response to a live signal; strays are ignored."""
+        routed = session.answer(response)
+        if routed is None:
+            self.counters.acks_ignored += 1
+        else:
+            self._send_ack(*routed)
+
     def _send_ack(self, node: str, ack: Acknowledgement) -> None:
         if node == self.node:
             self.receive(ack)
+        elif node == ASYNC:
+            self.accepting.record(ack)
         else:
             self._bus.send(node, ack)
 
@@ -176,6 +246,8 @@ class Gateway:
         if self._pending.is_outstanding(ack.correlation_id, ack.label):
             self.counters.acks_accepted += 1
             self._finish(self._pending.receive(ack.correlation_id, ack))
+        elif ack.label == INVALID_RESPONSE:
+            self._pending.refuse(ack.correlation_id, ack.payload)
         else:
             self.counters.acks_ignored += 1
 
@@ -224,22 +296,27 @@ class Gateway:
             await asyncio.sleep(wait)
         return await self._registry.claim(session.id, session.declared)
 
-    async def subscribe(self, session: Session, subscription: Subscription) -> None:
-        """Deliver twin events to ``session``; returns when every later event will be delivered."""
-        if session.events is None and not session.declared:
-            await self._acquire_tail()
-        self.sessions.subscribe(session, subscription)
+    async def subscribe(
+        self, session: Session, subscription: Subscription, kind: str = EVENT
+    ) -> None:
+        """Deliver signals of ``kind`` (acks/journal.py) to ``session``.
 
-    async def unsubscribe(self, session: Session) -> None:
-        """Stop delivering twin events to ``session``."""
-        listened = session.events is not None
-        self.sessions.unsubscribe(session)
-        if listened and not session.declared:
+        Returns when every later one will be delivered.
+        """
+        if not session.wants and not session.declared:
+            await self._acquire_tail()
+        self.sessions.subscribe(session, subscription, kind)
+
+    async def unsubscribe(self, session: Session, kind: str = EVENT) -> None:
+        """Stop delivering signals of ``kind`` to ``session``."""
+        listened = bool(session.wants)
+        self.sessions.unsubscribe(session, kind)
+        if listened and not session.wants and not session.declared:
             await self._tail.release()
 
     async def close_session(self, session: Session) -> None:
         """End a session: its labels are free at once."""
-        listened = session.events is not None or bool(session.declared)
+        listened = bool(session.wants or session.declared)
         self.sessions.remove(session)
         if session.declared:
             await self._registry.release(session.id)
@@ -303,14 +380,27 @@ class Gateway:
         self.draining = True
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
-        while len(self._pending) and loop.time() < end:  # noqa: ASYNC110 - rare, and bounded
+        while self.open_requests and loop.time() < end:  # noqa: ASYNC110 - rare, and bounded
             await asyncio.sleep(0.02)
         for key in self._pending.open_keys():
             problem = error("gateway:service.unavailable", reason="It is shutting down.")
             self._finish(self._pending.fail(key, problem))
+        await self.accepting.close()
         if self._timer is not None:
             self._timer.cancel()
         for session in self.sessions.all():
             session.close(1012, "The gateway restarts; you may reconnect.")
         while len(self.sessions) and loop.time() < end + 2.0:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)
+
+
+async def _outcome(submit: Callable[[OnOutcome], None]) -> Outcome:
+    """Submit something with a callback of our own, and wait for its outcome."""
+    waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Outcome) -> None:
+        if not waiter.done():
+            waiter.set_result(outcome)
+
+    submit(done)
+    return await waiter

@@ -102,14 +102,14 @@ async def serve(
     node = Node(settings, redis_url, instance=instance, worker=worker)
     try:
         await node.start()
-        _calm_collector()
+        calm_collector()
         server = DrainingServer(_config(node, settings), node)
         await server.serve(sockets=[listener])
     finally:
         await node.stop()
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """Collect garbage rarely: the default looks through every cached twin again and again.
 
     What a request leaves behind is freed by reference counts; cycles are rare.

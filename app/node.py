@@ -6,20 +6,28 @@ from uuid import uuid4
 
 import structlog
 
+from app.api.acks import Acks
 from app.api.auth import Authenticator
 from app.api.front import Front
+from app.api.http import Rules
+from app.api.messages import Messages
+from app.api.policies import Policies, WhoAmI
+from app.api.queries import Queries
 from app.api.rest import Rest
 from app.api.things import Things
 from app.api.ws import WebSocket
 from app.gateway import Gateway
+from app.links import Links
+from app.live import LiveChannel
 from app.observe.metrics import Metrics
 from app.settings import Settings
 from app.store.ackbus import AckBus
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry
 from app.store.layout import check_durability, check_layout
-from app.store.policies import PolicyStore
+from app.store.policies import PolicyChanges, PolicyStore
 from app.store.redis_client import Redis, RedisAddress
+from app.store.requests import RequestStore
 from app.store.twins import TwinStore
 
 log = structlog.get_logger(__name__)
@@ -47,9 +55,11 @@ class Node:
             max_sessions=settings.max_sessions,
             outbox_bytes=settings.session_outbox,
         )
+        self._policies = PolicyStore(self._redis, prefix, shards)
+        self._policy_changes = PolicyChanges(address, self._policies, prefix=prefix, node=self.id)
         self._twins = TwinStore(
             self._redis,
-            PolicyStore(self._redis, prefix, shards),
+            self._policies,
             prefix=prefix,
             shards=shards,
             node=self.id,
@@ -57,8 +67,14 @@ class Node:
             journal_entries=settings.journal_max_entries,
             cache_bytes=settings.twin_cache_bytes,
         )
+        self._links = Links(self._redis, prefix=prefix, node=self.id, listen=settings.link)
         self._bus = AckBus(
-            self._redis, address, prefix=prefix, node=self.id, on_ack=gateway.receive
+            self._redis,
+            address,
+            self._links,
+            prefix=prefix,
+            node=self.id,
+            on_ack=gateway.receive,
         )
         self._tail = JournalTail(
             self._redis,
@@ -72,7 +88,21 @@ class Node:
             self._redis, prefix, self.id, ttl_ms=int(settings.label_lease * 1000)
         )
         self._registry.on_lost = gateway.label_lost
-        gateway.connect(self._twins, self._bus, self._tail, self._registry)
+        requests = RequestStore(
+            self._redis, prefix=prefix, shards=shards, keep_ms=int(settings.async_keep * 1000)
+        )
+        live = LiveChannel(
+            self._redis,
+            self._twins,
+            prefix=prefix,
+            shards=shards,
+            node=self.id,
+            max_thing_bytes=settings.max_thing_bytes,
+            journal_entries=settings.journal_max_entries,
+        )
+        gateway.connect(
+            self._twins, self._bus, self._tail, self._registry, requests, live, self._policies
+        )
         self._started = False
         self._metrics = Metrics(
             self._redis,
@@ -87,12 +117,36 @@ class Node:
     def _front(self) -> Front:
         settings = self._settings
         authenticator = Authenticator(settings.credentials())
+        rules = Rules(
+            settings.header_defaults,
+            int(settings.max_timeout * 1000),
+            int(settings.default_timeout * 1000),
+        )
         things = Things(
             self.gateway,
             authenticator,
-            defaults=settings.header_defaults,
-            max_timeout_ms=int(settings.max_timeout * 1000),
-            default_timeout_ms=int(settings.default_timeout * 1000),
+            Queries(self.gateway, rules),
+            rules,
+            max_body=settings.max_body_bytes,
+            max_headers=settings.max_headers_chars,
+        )
+        messages = Messages(
+            self.gateway,
+            authenticator,
+            rules,
+            max_body=settings.max_body_bytes,
+            max_headers=settings.max_headers_chars,
+        )
+        self._acks = Acks(
+            self.gateway,
+            authenticator,
+            max_headers=settings.max_headers_chars,
+            max_streams=settings.max_ack_streams,
+        )
+        policies = Policies(
+            self._policies,
+            authenticator,
+            rules,
             max_body=settings.max_body_bytes,
             max_headers=settings.max_headers_chars,
         )
@@ -100,6 +154,12 @@ class Node:
         rest = Rest(authenticator, self.health, self._metrics.render).build()
         return Front(
             things,
+            messages,
+            {
+                "acks": self._acks,
+                "policies": policies,
+                "whoami": WhoAmI(authenticator, max_headers=settings.max_headers_chars),
+            },
             websocket,
             rest,
             self._metrics.requests,
@@ -118,7 +178,9 @@ class Node:
         if warning:
             log.warning("store.unchecked", reason=warning)
         await check_layout(self._redis, self._settings.prefix, self._settings.shards)
+        await self._policy_changes.start(deadline)
         await self._bus.start(deadline)
+        await self._links.start()
         await self._registry.start()
         self._metrics.start()
         self._started = True
@@ -136,12 +198,15 @@ class Node:
         await self._registry.close()
         await self._tail.close()
         await self._bus.close()
+        await self._policy_changes.close()
+        await self._links.close()
         await self._redis.close()
         log.info("gateway.stopped", node=self.id)
 
     def health(self) -> dict[str, str | None]:
         """What readiness depends on: name -> None, or why it is not fine."""
-        links = self._redis.connected and self._bus.connected and self._tail.connected
+        subscribers = self._bus.connected and self._policy_changes.connected
+        links = self._redis.connected and subscribers and self._tail.connected
         return {
             "store": None if links else "The store cannot be reached.",
             "gateway": "It is shutting down." if self.gateway.draining else None,
@@ -155,14 +220,20 @@ class Node:
             "refused": counters.refused,
             "expired": counters.expired,
             "acks_accepted": counters.acks_accepted,
-            "acks_ignored": counters.acks_ignored,
+            "acks_ignored": counters.acks_ignored + self.gateway.accepting.ignored,
             "acks_weak": sessions.weak,
+            "acks_recorded": self.gateway.accepting.recorded,
+            "async_accepted": self.gateway.accepting.accepted,
+            "async_streams": self._acks.streams,
             "acks_undelivered": self._bus.lost,
+            "acks_sent_link": self._bus.sent_by_link,
+            "acks_sent_pubsub": self._bus.sent_by_pubsub,
             "events_delivered": sessions.delivered,
             "journal_entries": self._tail.entries,
             "journal_skipped": self._tail.skipped,
             "conflicts": self._twins.conflicts,
             "open_requests": self.gateway.open_requests,
             "sessions": len(sessions),
+            "links": len(self._links),
             "ready": float(ready),
         }

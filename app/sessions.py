@@ -16,8 +16,10 @@ import structlog
 
 from acks.errors import error
 from acks.headers import next_correlation_id, visible_acks
-from acks.journal import EntryMeta
-from acks.protocol import WEAK_UNSUBSCRIBED, error_envelope, event_envelope
+from acks.journal import EVENT, EntryMeta
+from acks.labels import LIVE_RESPONSE
+from acks.live import INVALID_RESPONSE, LiveResponse, mismatch
+from acks.protocol import WEAK_UNSUBSCRIBED, error_envelope, event_envelope, live_envelope
 from acks.signals import Acknowledgement
 
 log = structlog.get_logger(__name__)
@@ -51,10 +53,9 @@ class Subscription:
 
 @dataclass(slots=True)
 class _Forwarder:
-    """A delivered signal whose acks are awaited: where they go and until when (ms, epoch)."""
+    """A delivered signal whose acks are awaited, which ones and until when (ms, epoch)."""
 
-    origin: str
-    correlation_id: str
+    meta: EntryMeta
     labels: set[str]
     until: int
 
@@ -71,7 +72,7 @@ class Session:
         self.id = uuid4().hex
         self.subjects = subjects
         self.declared = frozenset(declared)
-        self.events: Subscription | None = None
+        self.wants: dict[str, Subscription] = {}  # by kind of journal entries
         self.closing: tuple[int, str] | None = None
         self._outbox: deque[bytes] = deque()
         self._waiting = 0
@@ -137,7 +138,7 @@ class Session:
         delivered = meta.correlation_id
         while delivered in forwarders:
             delivered = next_correlation_id(delivered)
-        forwarders[delivered] = _Forwarder(meta.origin, meta.correlation_id, set(labels), until)
+        forwarders[delivered] = _Forwarder(meta, set(labels), until)
         return delivered
 
     def forward(self, ack: Acknowledgement) -> tuple[str, Acknowledgement] | None:
@@ -145,20 +146,60 @@ class Session:
 
         None if nothing with this correlation-id was delivered here, or it is over (spec 5.4, 9).
         """
-        forwarder = self._forwarders.get(ack.correlation_id)
-        if forwarder is None or ack.label not in forwarder.labels:
+        meta = self._taken(ack.correlation_id, ack.label)
+        if meta is None:
             return None
-        forwarder.labels.discard(ack.label)
-        if not forwarder.labels:
-            del self._forwarders[ack.correlation_id]
-        headers = {
-            "correlation-id": forwarder.correlation_id,
-            **{name: value for name, value in ack.headers.items() if name not in _NOT_FORWARDED},
-            "response-required": False,
-        }
-        return forwarder.origin, Acknowledgement(
-            ack.label, ack.thing_id, forwarder.correlation_id, ack.status, ack.payload, headers
+        return meta.origin, _forwarded(meta, ack)
+
+    def answer(self, response: LiveResponse) -> tuple[str, Acknowledgement] | None:
+        """Where a response of this session goes: (node, ack for its request), as :meth:`forward`.
+
+        One that does not fit what was delivered becomes a notice of that, and a better one may
+        still come (spec 3).
+        """
+        forwarder = self._forwarders.get(response.correlation_id)
+        if forwarder is None or LIVE_RESPONSE not in forwarder.labels:
+            return None
+        meta = forwarder.meta
+        reason = mismatch(response, meta)
+        if reason is not None:
+            return meta.origin, Acknowledgement(
+                INVALID_RESPONSE, meta.thing_id, meta.correlation_id, 400, reason
+            )
+        self._taken(response.correlation_id, LIVE_RESPONSE)
+        # Among the acks of several labels an error stands without its text (spec 4, 4).
+        bare = response.criterion == "errors" and meta.requested_acks
+        ack = Acknowledgement(
+            LIVE_RESPONSE,
+            meta.thing_id,
+            meta.correlation_id,
+            response.status,
+            None if bare else response.payload,
+            response.headers,
         )
+        return meta.origin, _forwarded(meta, ack)
+
+    def _taken(self, delivered: str, label: str) -> EntryMeta | None:
+        """The signal delivered with this id if it waits for ``label``, which it then has got."""
+        forwarder = self._forwarders.get(delivered)
+        if forwarder is None or label not in forwarder.labels:
+            return None
+        forwarder.labels.discard(label)
+        if not forwarder.labels:
+            del self._forwarders[delivered]
+        return forwarder.meta
+
+
+def _forwarded(meta: EntryMeta, ack: Acknowledgement) -> Acknowledgement:
+    """A subscriber's ack as the request sees it: with the request's own correlation-id."""
+    headers = {
+        "correlation-id": meta.correlation_id,
+        **{name: value for name, value in ack.headers.items() if name not in _NOT_FORWARDED},
+        "response-required": False,
+    }
+    return Acknowledgement(
+        ack.label, meta.thing_id, meta.correlation_id, ack.status, ack.payload, headers
+    )
 
 
 class Sessions:
@@ -172,7 +213,7 @@ class Sessions:
         self._send_ack = send_ack
         self._owns = owns
         self._sessions: dict[str, Session] = {}
-        self._listening: dict[str, dict[str, Session]] = {}
+        self._listening: dict[tuple[str, str], dict[str, Session]] = {}  # by kind and subject
         self._owner: dict[str, Session] = {}
         self.delivered = 0
         self.weak = 0
@@ -192,27 +233,31 @@ class Sessions:
 
     def remove(self, session: Session) -> None:
         """Forget a session; idempotent."""
-        self.unsubscribe(session)
+        for kind in list(session.wants):
+            self.unsubscribe(session, kind)
         self._sessions.pop(session.id, None)
         for label in session.declared:
             if self._owner.get(label) is session:
                 del self._owner[label]
 
-    def subscribe(self, session: Session, subscription: Subscription) -> None:
-        """Deliver twin events to ``session`` from the next entry on; replaces an earlier one."""
-        session.events = subscription
-        for subject in session.subjects:
-            self._listening.setdefault(subject, {})[session.id] = session
+    def subscribe(self, session: Session, subscription: Subscription, kind: str = EVENT) -> None:
+        """Deliver signals of ``kind`` to ``session`` from the next entry on.
 
-    def unsubscribe(self, session: Session) -> None:
-        """Stop delivering twin events to ``session``; idempotent."""
-        session.events = None
+        Replaces an earlier subscription to the same kind.
+        """
+        session.wants[kind] = subscription
         for subject in session.subjects:
-            listening = self._listening.get(subject)
+            self._listening.setdefault((kind, subject), {})[session.id] = session
+
+    def unsubscribe(self, session: Session, kind: str = EVENT) -> None:
+        """Stop delivering signals of ``kind`` to ``session``; idempotent."""
+        session.wants.pop(kind, None)
+        for subject in session.subjects:
+            listening = self._listening.get((kind, subject))
             if listening is not None:
                 listening.pop(session.id, None)
                 if not listening:
-                    del self._listening[subject]
+                    del self._listening[kind, subject]
 
     def get(self, session_id: str) -> Session | None:
         """The session with this id, if it is still connected."""
@@ -224,9 +269,11 @@ class Sessions:
         meta = EntryMeta.from_json(orjson.loads(entry[b"m"]))
         receivers: dict[str, Session] = {}
         for subject in meta.readers:
-            listening = self._listening.get(subject)
+            listening = self._listening.get((meta.kind, subject))
             if listening:
                 receivers.update(listening)
+        if meta.revoked:
+            _leave_out(receivers, meta.revoked)
         if receivers:
             self._deliver(meta, entry, receivers)
         for label in meta.requested_acks:
@@ -243,15 +290,20 @@ class Sessions:
         value = None if raw is None else orjson.Fragment(raw)
         encoded: dict[tuple[str, tuple[str, ...] | None], bytes] = {}
         for session in list(receivers.values()):
-            if session.events is None or not session.events.matches(meta.thing_id):
+            if not session.wants[meta.kind].matches(meta.thing_id):
                 del receivers[session.id]
                 continue
             shown = visible_acks(meta.requested_acks, session.declared)
-            delivered = session.expect(meta, shown, now_ms) if shown else meta.correlation_id
+            if meta.answered:
+                delivered = session.expect(meta, (*(shown or ()), LIVE_RESPONSE), now_ms)
+                shown = shown or None  # live-response is asked for, but is not to be seen
+            else:
+                delivered = session.expect(meta, shown, now_ms) if shown else meta.correlation_id
             key = (delivered, shown)
             frame = encoded.get(key)
             if frame is None:
-                envelope = event_envelope(meta, headers, value, shown, delivered)
+                render = live_envelope if meta.kind else event_envelope
+                envelope = render(meta, headers, value, shown, delivered)
                 encoded[key] = frame = orjson.dumps(envelope)
             if session.put(frame):
                 self.delivered += 1
@@ -271,3 +323,10 @@ class Sessions:
                 label, meta.thing_id, meta.correlation_id, 200, WEAK_UNSUBSCRIBED, headers
             ),
         )
+
+
+def _leave_out(receivers: dict[str, Session], revoked: tuple[str, ...]) -> None:
+    """Take out sessions with a subject that may not read it, whatever their others may (ws 5.6)."""
+    for session in list(receivers.values()):
+        if not set(session.subjects).isdisjoint(revoked):
+            del receivers[session.id]

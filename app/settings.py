@@ -164,6 +164,12 @@ class Settings(BaseSettings):
     store_timeout: Duration = Field(
         5.0, description="Longest wait for the store; then the request gets 503."
     )
+    link: str = Field(
+        "auto",
+        description="Direct way of acks between gateway processes: auto (on one machine), off "
+        "(only through the store), or an own host:port for other machines, which must be in a "
+        "trusted network: it is not encrypted. Port 0 takes a free one.",
+    )
     label_lease: Duration = Field(
         6.0, description="Time after which a dead gateway's declared labels are free again."
     )
@@ -177,6 +183,10 @@ class Settings(BaseSettings):
         60.0, description="Wait for acknowledgements when a request names no timeout."
     )
     max_timeout: Duration = Field(60.0, description="Longest timeout that a request may name.")
+    async_keep: Duration = Field(
+        300.0,
+        description="How long the outcome of a request with `Prefer: respond-async` can be read.",
+    )
     drain_timeout: Duration = Field(
         10.0, description="Time that open requests get to finish after SIGTERM."
     )
@@ -186,6 +196,11 @@ class Settings(BaseSettings):
     )
     max_sessions: Count = Field(
         10_000, description="Sessions per process; more are refused with 503."
+    )
+    max_ack_streams: Count = Field(
+        256,
+        description="Open event streams of accepted requests per process; more are refused "
+        "with 503.",
     )
     session_outbox: Size = Field(
         16 * 2**20, gt=0, description="Bytes that may wait for one slow session."
@@ -208,7 +223,9 @@ class Settings(BaseSettings):
         0.0, ge=0.0, le=1.0, description="Share of the requests that are logged one by one."
     )
 
-    @field_validator("log_level", "log_format", "durability", "header_defaults", mode="before")
+    @field_validator(
+        "log_level", "log_format", "durability", "header_defaults", "link", mode="before"
+    )
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
@@ -232,6 +249,14 @@ class Settings(BaseSettings):
                     "not a store URL: redis://[user:password@]host:port[/db], rediss://... "
                     "or unix:///path"
                 ) from None
+        return value
+
+    @field_validator("link")
+    @classmethod
+    def _link(cls, value: str) -> str:
+        from app.link_wire import parse_listen
+
+        parse_listen(value)
         return value
 
     @field_validator("users")

@@ -15,23 +15,37 @@ from types import FrameType
 from typing import IO
 
 from benchmarks.measure import Result, say
+from benchmarks.pending import pending
 from benchmarks.processes import REPOSITORY, Lab
 from benchmarks.report import machine, markdown, write
 from benchmarks.spark import spark
 from benchmarks.start import start
-from benchmarks.throughput import ack1, ack64, attributes, persisted
+from benchmarks.throughput import ack1, ack64, attributes, get, merge, persisted
 
 BENCHMARKS: dict[str, Callable[[Lab, int, float], Result]] = {
     "persisted": persisted,
+    "merge": merge,
+    "get": get,
     "ack64": ack64,
     "ack1": ack1,
     "spark": spark,
+    "pending": pending,
     "start": start,
     "attributes": attributes,
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-DEFAULT = ["persisted", "ack64", "ack1", "spark", "start"]
-ROUNDS = {"persisted": 5, "ack64": 5, "ack1": 5, "spark": 3, "start": 7, "attributes": 3}
+DEFAULT = ["persisted", "merge", "get", "ack64", "ack1", "spark", "pending", "start"]
+ROUNDS = {
+    "persisted": 5,
+    "merge": 5,
+    "get": 5,
+    "ack64": 5,
+    "ack1": 5,
+    "spark": 3,
+    "pending": 3,
+    "start": 7,
+    "attributes": 3,
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -42,6 +56,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.5, help="measured time of one round")
     parser.add_argument("--write", action="store_true", help="write results.md and results.json")
     parser.add_argument("--redis", choices=["unix", "tcp"], default="unix", help="store access")
+    parser.add_argument(
+        "--waiting", type=int, default=100_000, help="requests that wait at once in pending"
+    )
     parser.add_argument("--server-core", type=int, help="core of the server processes")
     parser.add_argument("--load-core", type=int, help="core of load, subscriber and store")
     parser.add_argument("--no-pin", action="store_true", help="pin nothing to a core")
@@ -53,6 +70,8 @@ def arguments() -> argparse.Namespace:
         parser.error("--rounds must be at least 1")
     if not 0.1 <= chosen.seconds <= 60:
         parser.error("--seconds must be from 0.1 to 60")
+    if not 1 <= chosen.waiting <= 1_000_000:
+        parser.error("--waiting must be from 1 to 1,000,000")
     return chosen
 
 
@@ -60,10 +79,10 @@ def placement(chosen: argparse.Namespace, folder: Path) -> Lab:
     """Server on the first core we may use, all else on the second; one core: nothing is pinned."""
     cores = sorted(os.sched_getaffinity(0))
     if chosen.no_pin or len(cores) < 2:
-        return Lab(folder, None, None, chosen.redis)
+        return Lab(folder, None, None, chosen.redis, chosen.waiting)
     server = chosen.server_core if chosen.server_core is not None else cores[0]
     load = chosen.load_core if chosen.load_core is not None else cores[1]
-    return Lab(folder, server, load, chosen.redis)
+    return Lab(folder, server, load, chosen.redis, chosen.waiting)
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:

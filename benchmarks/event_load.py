@@ -27,7 +27,7 @@ from acks.journal import (
     meta_key,
     shard_of,
 )
-from benchmarks.load import body
+from benchmarks.bodies import thing
 from benchmarks.meter import Meter
 
 NODE = "bench-node"
@@ -77,7 +77,7 @@ def append(redis: Redis, label: str, number: int, wait_s: float) -> str:
     )
     redis.xadd(
         journal_key(DEFAULT_PREFIX, shard_of(thing_id, DEFAULT_SHARDS)),
-        {"m": json.dumps(meta.to_json()), "h": "{}", "v": body("things", number)},
+        {"m": json.dumps(meta.to_json()), "h": "{}", "v": thing(number)},
     )
     return correlation_id
 

@@ -7,7 +7,6 @@ of an answer only the status and the length are looked at. Prints ``Meter.result
 from __future__ import annotations
 
 import asyncio
-import base64
 import gc
 import json
 import sys
@@ -19,12 +18,24 @@ from typing import cast
 import uvloop
 from typing_extensions import override
 
+from benchmarks.bodies import (
+    LARGE_BYTES,
+    SMALL_BYTES,
+    TURNS,
+    USUAL_BYTES,
+    Server,
+    attribute,
+    patch,
+    thing,
+    thing_id,
+)
 from benchmarks.meter import Meter
 
 DRAIN_S = 5.0
 """How long to wait for answers that are still open when the window closes."""
 CONNECT_S = 5.0
-BODY_BYTES = 200
+PREPARE_S = 20.0
+"""How long the requests that come once, before the measuring, may take."""
 
 
 @dataclass(frozen=True)
@@ -49,37 +60,40 @@ class Plan:
         return json.dumps(asdict(self))
 
 
-def body(variant: str, number: int) -> bytes:
-    """A JSON body of about ``BODY_BYTES`` bytes for a thing or for one of its attributes."""
-    value: dict[str, object] = {
-        "serial": f"SN-{number:08d}",
-        "location": {"latitude": 44.673856, "longitude": 8.261719, "site": "hall-7"},
-        "temperature": 20.5 + number % 10,
-        "on": number % 2 == 0,
-        "note": "",
-    }
-    document = {"attributes": value} if variant == "things" else value
-    value["note"] = "x" * max(0, BODY_BYTES - len(json.dumps(document)))
-    return json.dumps(document).encode()
+def requests(plan: Plan, numbers: range) -> tuple[list[bytes], list[bytes]]:
+    """What a connection sends for its things: once, before the measuring; again and again.
 
+    Variants: ``things`` changes whole things, ``attributes`` one attribute of each, ``merge`` one
+    property of a large thing by a merge patch, ``get`` reads things of usual size.
+    """
+    server = Server(plan.host, plan.port, plan.user, plan.password)
+    acks = {"requested-acks": plan.acks, "timeout": "30s"}
 
-def request_bytes(plan: Plan, variant: str, number: int) -> bytes:
-    """The whole PUT for thing ``number``, or for its attribute, as bytes on the wire."""
-    content = body(variant, number)
-    path = f"/api/2/things/bench:thing-{number}"
-    if variant == "attributes":
-        path += "/attributes/sensor"
-    credentials = base64.b64encode(f"{plan.user}:{plan.password}".encode()).decode()
-    head = (
-        f"PUT {path} HTTP/1.1\r\n"
-        f"Host: {plan.host}:{plan.port}\r\n"
-        f"Authorization: Basic {credentials}\r\n"
-        f"requested-acks: {plan.acks}\r\n"
-        "timeout: 30s\r\n"
-        "Content-Type: application/json\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    def change(method: str, path: str, content: bytes, kind: str = "application/json") -> bytes:
+        return server.request(method, path, content, acks | {"Content-Type": kind})
+
+    paths = {number: f"/api/2/things/{thing_id(number)}" for number in numbers}
+    size = {"merge": LARGE_BYTES, "get": USUAL_BYTES}.get(plan.variant, SMALL_BYTES)
+    first = [change("PUT", path, thing(number, size)) for number, path in paths.items()]
+    match plan.variant:
+        case "things":
+            return [], first
+        case "attributes":
+            again = [
+                change("PUT", f"{path}/attributes/sensor", attribute(number))
+                for number, path in paths.items()
+            ]
+        case "merge":
+            again = [
+                change("PATCH", path, patch(number, turn), "application/merge-patch+json")
+                for turn in range(TURNS)
+                for number, path in paths.items()
+            ]
+        case "get":
+            again = [server.request("GET", path) for path in paths.values()]
+        case _:
+            raise SystemExit(f"load: no such variant: {plan.variant}")
+    return first, again
 
 
 def response_end(data: bytes) -> int:
@@ -119,7 +133,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.running = False
         self.waiting = False
-        self.idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.idle: asyncio.Future[None] = loop.create_future()
+        self.prepared: asyncio.Future[None] = loop.create_future()
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,6 +150,8 @@ class Connection(asyncio.Protocol):
 
     def _send(self, now: int) -> None:
         request = self._requests[self._next]
+        if self._next == self._again and not self.prepared.done():
+            self.prepared.set_result(None)
         self._next += 1
         if self._next == len(self._requests):
             self._next = self._again
@@ -178,8 +196,9 @@ class Connection(asyncio.Protocol):
         self._end()
 
     def _end(self) -> None:
-        if not self.idle.done():
-            self.idle.set_result(None)
+        for future in (self.idle, self.prepared):
+            if not future.done():
+                future.set_result(None)
 
     def close(self) -> None:
         """Close the transport."""
@@ -188,21 +207,14 @@ class Connection(asyncio.Protocol):
 
 
 async def run(plan: Plan) -> dict[str, dict[str, float]]:
-    """Connect, warm up, measure, drain. Raises OSError if the server cannot be reached."""
+    """Connect, prepare, warm up, measure, drain. Raises OSError if the server cannot be reached."""
     loop = asyncio.get_running_loop()
     meter = Meter(plan.watch, plan.good)
-    numbers = range(plan.things)
-    requests = [request_bytes(plan, plan.variant, number) for number in numbers]
-    # An attribute needs its thing: that one is made first, during the warm-up.
-    first = [request_bytes(plan, "things", number) for number in numbers]
-    first = [] if plan.variant == "things" else first
     connections: list[Connection] = []
     for index in range(plan.connections):
-        mine = slice(index, None, plan.connections)
+        first, again = requests(plan, range(index, plan.things, plan.connections))
         _, connection = await asyncio.wait_for(
-            loop.create_connection(
-                partial(Connection, meter, first[mine], requests[mine]), plan.host, plan.port
-            ),
+            loop.create_connection(partial(Connection, meter, first, again), plan.host, plan.port),
             CONNECT_S,
         )
         connections.append(connection)
@@ -210,6 +222,9 @@ async def run(plan: Plan) -> dict[str, dict[str, float]]:
     gc.disable()
     for connection in connections:
         connection.go()
+    prepared = [connection.prepared for connection in connections]
+    if (await asyncio.wait(prepared, timeout=PREPARE_S))[1]:
+        raise SystemExit(f"load: not prepared within {PREPARE_S:g} s")
     await asyncio.sleep(plan.warmup)
     meter.start()
     await asyncio.sleep(plan.seconds)

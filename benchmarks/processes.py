@@ -38,13 +38,17 @@ LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class Lab:
-    """Where things run. A core of None means: not pinned. ``folder`` is on the measured disk."""
+    """Where and how things run. A core of None means: not pinned. ``folder`` is on the disk that
+    is measured.
+    """
 
     folder: Path
     server_core: int | None
     load_core: int | None
     redis: str
     """``unix`` or ``tcp``: how every system reaches the store."""
+    waiting: int = 100_000
+    """Requests that wait at once in ``pending``."""
 
 
 class Process:

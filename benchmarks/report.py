@@ -26,10 +26,22 @@ LABELS = {
     "p50_ms": "p50 ms",
     "p99_ms": "p99 ms",
     "server_cpu_us": "server CPU µs/request",
+    "requests": "requests",
+    "open_s": "until all are open s",
+    "request_kb": "RSS kB/request",
+    "expired_s": "deadline → last answer s",
     "ready_s": "ready s",
     "rss_mb": "RSS MB",
     "pss_mb": "PSS MB",
 }
+SYSTEMS = [
+    "`straightforward`: what one writes first with FastAPI, pydantic and redis-py. A merge reads "
+    "the document under WATCH, merges, and writes it and its event in a transaction.",
+    "`bare`: the least code that makes the same store calls, without authentication, rules or "
+    "checks. It does not even merge: it writes a document of the same size and the patch.",
+    "`nats`: a durable publish to JetStream, then a request and its reply.",
+    "`(in process)`: the same requests made inside the process, without HTTP.",
+]
 DISTURBED = 0.25
 """Cores kept busy by others, above which a round is called disturbed."""
 
@@ -167,6 +179,8 @@ def markdown(results: list[Result], facts: dict[str, str]) -> str:
             "machine to machine; the ratios are the point.",
             "",
             "Reproduce: `make bench`, or `python -m benchmarks --write` to write this file.",
+            "",
+            *(f"* {words}" for words in SYSTEMS),
             "",
             "## Goals",
             "",

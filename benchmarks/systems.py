@@ -6,12 +6,12 @@ import base64
 import http.client
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.load import DRAIN_S, Plan
+from benchmarks.load import DRAIN_S, PREPARE_S, Plan
 from benchmarks.measure import RunError, Sample
 from benchmarks.processes import (
     START_S,
@@ -56,6 +56,11 @@ def gateway() -> str:
     return str(path)
 
 
+def server_environment(store: Store) -> dict[str, str]:
+    """What a process of any baseline app needs to know."""
+    return {"BENCH_REDIS_URL": store.url, "BENCH_USER": USER, "BENCH_PASSWORD": PASSWORD}
+
+
 def command(system: str, port: int, store: Store) -> tuple[list[str], dict[str, str]]:
     """Command and environment of one server process of ``system``."""
     if system in (ACKGATE, RELAXED):
@@ -66,13 +71,17 @@ def command(system: str, port: int, store: Store) -> tuple[list[str], dict[str, 
         return [gateway(), *arguments], environment
     uvicorn = f"-m uvicorn benchmarks.baselines.{system}:app --host 127.0.0.1 --port {port}"
     tuned = "--loop uvloop --http httptools --no-access-log --log-level warning"
-    environment = {"BENCH_REDIS_URL": store.url, "BENCH_USER": USER, "BENCH_PASSWORD": PASSWORD}
-    return python(*uvicorn.split(), *tuned.split()), environment
+    return python(*uvicorn.split(), *tuned.split()), server_environment(store)
 
 
 @contextmanager
-def nodes(lab: Lab, system: str, count: int) -> Iterator[Nodes]:
-    """``count`` server processes of ``system`` on one fresh store, ready for requests."""
+def nodes(
+    lab: Lab, system: str, count: int, settings: Mapping[str, str] | None = None
+) -> Iterator[Nodes]:
+    """``count`` server processes of ``system`` on one fresh store, ready for requests.
+
+    ``settings`` are further environment variables of theirs.
+    """
     with ExitStack() as stack:
         appendfsync = "everysec" if system == RELAXED else "always"
         store = stack.enter_context(redis_server(lab, appendfsync))
@@ -80,6 +89,7 @@ def nodes(lab: Lab, system: str, count: int) -> Iterator[Nodes]:
         for _ in range(count):
             port = free_port()
             arguments, environment = command(system, port, store)
+            environment |= settings or {}
             log = lab.folder / f"{system}.log"
             child = running(arguments, core=lab.server_core, log=log, env=environment)
             processes.append(stack.enter_context(child))
@@ -132,6 +142,7 @@ class Load:
     warmup: float
     with_subscriber: bool = False
     variant: str = "things"
+    things: int = 1000
 
 
 def sample(lab: Lab, system: str, load: Load) -> Sample:
@@ -161,12 +172,13 @@ def sample(lab: Lab, system: str, load: Load) -> Sample:
             good=GOOD,
             watch=watch,
             variant=load.variant,
+            things=load.things,
         )
         arguments = python("-m", "benchmarks.load", plan.to_json())
         log = lab.folder / "load.log"
         generator = running(arguments, core=lab.load_core, log=log, output=True)
         process = stack.enter_context(generator)
-        printed = process.finish(load.warmup + load.seconds + DRAIN_S + START_S)
+        printed = process.finish(load.warmup + load.seconds + PREPARE_S + DRAIN_S + START_S)
         for server in started.processes:
             server.alive()
         if listening:

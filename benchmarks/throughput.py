@@ -1,4 +1,4 @@
-"""Benchmarks of requests: ``persisted``, ``ack64`` and ``ack1``."""
+"""Benchmarks of requests: ``persisted``, ``merge``, ``get``, ``ack64`` and ``ack1``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.baselines.jetstream import Job
+from benchmarks.bodies import LARGE_BYTES, USUAL_BYTES
 from benchmarks.measure import Goal, Result, Sample, interleave
 from benchmarks.processes import START_S, Lab, nats_binary, nats_server, nats_syncs, python, running
 from benchmarks.systems import ACKGATE, BARE, RELAXED, STRAIGHTFORWARD, Load, sample
@@ -29,6 +30,44 @@ def persisted(lab: Lab, rounds: int, seconds: float) -> Result:
         ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
     )
     load = Load(IN_FLIGHT, seconds, WARMUP_S)
+    names = (STRAIGHTFORWARD, BARE, ACKGATE)
+    return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+
+
+def merge(lab: Lab, rounds: int, seconds: float) -> Result:
+    """A merge patch that changes one property of a large thing, 64 connections.
+
+    Two things a connection: all of them fit into the gateway's cache, as few as change at a time.
+    """
+    result = Result(
+        "merge",
+        f"PATCH of one property of a {LARGE_BYTES // 1000} kB thing, fsync always, {IN_FLIGHT} "
+        "connections, one server process",
+        [
+            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 3.0),
+            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 1.0),
+            Goal("requests_per_s", ACKGATE, BARE, True, 0.5),
+        ],
+        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+    )
+    load = Load(IN_FLIGHT, seconds, WARMUP_S, variant="merge", things=2 * IN_FLIGHT)
+    names = (STRAIGHTFORWARD, BARE, ACKGATE)
+    return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+
+
+def get(lab: Lab, rounds: int, seconds: float) -> Result:
+    """GET of things of usual size, 64 connections."""
+    result = Result(
+        "get",
+        f"GET of a {USUAL_BYTES // 1000} kB thing, {IN_FLIGHT} connections, one server process",
+        [
+            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 4.0),
+            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 1.0),
+            Goal("requests_per_s", ACKGATE, BARE, True, 0.5),
+        ],
+        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+    )
+    load = Load(IN_FLIGHT, seconds, WARMUP_S, variant="get")
     names = (STRAIGHTFORWARD, BARE, ACKGATE)
     return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
 

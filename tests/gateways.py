@@ -33,6 +33,8 @@ PASSWORDS = {"ditto": "ditto", "user2": "user2", "devops": "foobar"}
 Json = dict[str, Any]
 AckFor = Callable[[Json, str], Mapping[str, Any] | None]
 """(event, label) -> fields of the ack (``status``, ``value``, ``headers``); None: no ack."""
+Respond = Callable[[Json], Mapping[str, Any] | None]
+"""live signal -> fields of the response, as for an ack; None: no response."""
 
 _direct = build_opener(ProxyHandler({}))
 
@@ -339,12 +341,15 @@ def ack_all(event: Json, label: str) -> Json:
 class Subscriber:
     """A WebSocket subscriber that collects what it gets, and acknowledges by ``ack``."""
 
-    def __init__(self, connection: ClientConnection, ack: AckFor | None) -> None:
+    def __init__(
+        self, connection: ClientConnection, ack: AckFor | None, respond: Respond | None = None
+    ) -> None:
         self.connection = connection
         self.texts: list[str] = []
         self.events: list[Json] = []
         self.errors: list[Json] = []
         self._ack = ack
+        self._respond = respond
         self._reader = asyncio.create_task(self._read(), name="test-subscriber")
 
     @classmethod
@@ -355,12 +360,13 @@ class Subscriber:
         *labels: str,
         user: str = "ditto",
         ack: AckFor | None = None,
+        respond: Respond | None = None,
         start: str | None = "START-SEND-EVENTS",
     ) -> AsyncIterator[Subscriber]:
         """Connect, declare ``labels`` and send ``start``; returns when that is acknowledged."""
         query = f"?declared-acks={quote(','.join(labels), safe=':,')}" if labels else ""
         async with ws_connect(gateway, f"/ws/2{query}", user=user) as connection:
-            subscriber = cls(connection, ack)
+            subscriber = cls(connection, ack, respond)
             try:
                 if start is not None:
                     await subscriber.command(start)
@@ -398,7 +404,7 @@ class Subscriber:
         not served comes after everything else.
         """
         events, errors, texts = len(self.events), len(self.errors), len(self.texts)
-        await self.command("STOP-SEND-MESSAGES")
+        await self.command("STOP-SEND-LIVE-EVENTS")
         assert self.events[events:] == []
         assert self.errors[errors:] == []
         assert len(self.texts) == texts + 1
@@ -431,13 +437,23 @@ class Subscriber:
                 fields = self._ack(envelope, label)
                 if fields is not None:
                     await self.send(ack_envelope(envelope, label, **fields))
+        if self._respond is not None:
+            fields = self._respond(envelope)
+            if fields is not None:
+                await self.send(response_envelope(envelope, **fields))
 
 
 def ack_envelope(event: Json, label: str, **fields: Any) -> Json:
     """The envelope that acknowledges ``event`` for ``label``; ``headers`` are added to the id."""
-    topic = event["topic"].partition("/events/")[0]
+    topic = "/".join(event["topic"].split("/")[:4])
     headers = {"correlation-id": event["headers"]["correlation-id"], **fields.pop("headers", {})}
     return {"topic": f"{topic}/acks/{label}", "headers": headers, "path": "/", **fields}
+
+
+def response_envelope(signal: Json, **fields: Any) -> Json:
+    """The envelope that answers a live signal; ``headers`` are added to the id."""
+    headers = {"correlation-id": signal["headers"]["correlation-id"], **fields.pop("headers", {})}
+    return {"topic": signal["topic"], "headers": headers, "path": signal["path"], **fields}
 
 
 def ws_connect(

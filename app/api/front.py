@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
 
 from acks.errors import GatewayError, error
-from app.api.http import Receive, Scope, Send, correlation_id_of, send_error
+from app.api.http import Receive, Scope, Send, correlation_id_of, raw_path, send_error
+from app.api.messages import is_message_path
 from app.api.things import Things
 from app.api.ws import WebSocket
 from app.observe.metrics import RequestMetrics
 
 log = structlog.get_logger("access")
 
-_THINGS = "/api/2/things/"
+_API = "/api/2/"
 CLIENT_GONE = 499
 """Counted as the status of requests whose client went away before the answer."""
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+Endpoint = Callable[[Scope, Receive, Send], Awaitable[int]]
+"""Serves a request and returns its status; raises GatewayError before it has sent anything."""
 
 
 class Front:
-    """Dispatches by path, renders errors of the catalogue, counts and (sampled) logs requests."""
+    """Dispatches by path, renders errors of the catalogue, counts and (sampled) logs requests.
+
+    ``endpoints`` serve what is below ``/api/2/``, by the first part of the path there.
+    """
 
     def __init__(
         self,
         things: Things,
+        messages: Endpoint,
+        endpoints: Mapping[str, Endpoint],
         websocket: WebSocket,
         rest: Asgi,
         metrics: RequestMetrics,
@@ -38,6 +46,8 @@ class Front:
     ) -> None:
         self.things = things
         self.max_body = max_body
+        self._messages = messages
+        self._endpoints: dict[str, Endpoint] = {"things": things, **endpoints}
         self._websocket = websocket
         self._rest = rest
         self._metrics = metrics
@@ -56,10 +66,14 @@ class Front:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         path: str = scope["path"]
-        hot = path.startswith(_THINGS) and len(path) > len(_THINGS)
+        endpoint = None
+        if path.startswith(_API):
+            endpoint = self._endpoints.get(path[len(_API) :].partition("/")[0])
+            if "box/" in path and endpoint is self.things and is_message_path(raw_path(scope)):
+                endpoint = self._messages
         try:
-            if hot:
-                status = await self.things(scope, receive, send)
+            if endpoint is not None:
+                status = await endpoint(scope, receive, send)
             else:
                 status = await self._ordinary(scope, receive, send)
         except GatewayError as problem:
@@ -69,6 +83,7 @@ class Front:
         except Exception:
             log.exception("request.failed", correlation_id=_id(scope), path=path)
             status = await self._refuse(scope, send, error("gateway:internalerror"))
+        hot = endpoint is not None and endpoint in (self.things, self._messages)
         self.answered(scope, status, time.perf_counter() - started, hot)
 
     def answered(self, scope: Scope, status: int, seconds: float, hot: bool = True) -> None:

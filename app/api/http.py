@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -18,13 +18,13 @@ import orjson
 from acks.aggregator import Answer
 from acks.document import check_json, invalid_json
 from acks.errors import GatewayError, error
-from acks.headers import QUERY_AS_HEADERS, invalid_header, travels
+from acks.headers import QUERY_AS_HEADERS, HeaderDefaults, invalid_header, travels
+from acks.payloads import JSON_TYPE
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-JSON = b"application/json"
 _BODILESS = (202, 204, 304)
 _SHOWN = {
     name: name.encode()
@@ -32,10 +32,19 @@ _SHOWN = {
         "correlation-id", "response-required", "dry-run", "channel", "requested-acks", "timeout",
         "location", "traceparent", "tracestate", "etag", "ditto-originator", "ditto-metadata",
         "ditto-weak-ack", "live-channel-condition-matched", "historical-headers",
-        "entity-revision", "www-authenticate", "retry-after",
+        "entity-revision", "www-authenticate", "retry-after", "preference-applied",
+        "allow",
     )
 }  # fmt: skip
 """Headers that an HTTP answer may carry (spec acks-and-http 1.8: only known ones)."""
+
+
+class Rules(NamedTuple):
+    """How ack headers are completed and bounded: the settings' part of :func:`http_options`."""
+
+    defaults: HeaderDefaults
+    max_timeout_ms: int
+    default_timeout_ms: int
 
 
 class RequestHead:
@@ -61,9 +70,12 @@ class RequestHead:
             size += len(raw_name) + len(raw_value)
             name = _INTERPRETED.get(raw_name)
             if name is not None:
-                if name in known and name not in _REPEATABLE:
+                if name not in known:
+                    known[name] = raw_value.decode("latin-1")
+                elif name in _LISTS:
+                    known[name] += f", {raw_value.decode('latin-1')}"
+                elif name not in _REPEATABLE:
                     raise error("gateway:duplicate.header.field", header=name)
-                known[name] = raw_value.decode("latin-1")
             elif raw_name == b"authorization":
                 self.authorization = raw_value
                 size -= len(raw_name) + len(raw_value)
@@ -107,9 +119,19 @@ class RequestHead:
 _INTERPRETED = {
     name.encode(): name
     for name in QUERY_AS_HEADERS
-    | {"x-correlation-id", "content-type", "host", "if-match", "if-none-match", "if-equal"}
+    | {
+        "x-correlation-id",
+        "content-type",
+        "host",
+        "if-match",
+        "if-none-match",
+        "if-equal",
+        "prefer",
+    }
 }
-_REPEATABLE = frozenset({"accept", "host"})
+_LISTS = frozenset({"accept", "prefer"})
+"""Headers whose value is a list, which may be spread over several fields (RFC 9110, 5.3)."""
+_REPEATABLE = frozenset({"host"})
 
 
 _pool: list[str] = []
@@ -135,6 +157,11 @@ def correlation_id_of(scope: Scope) -> str:
         if name in (b"x-correlation-id", b"correlation-id") and len(value) <= 256:
             return str(value.decode("latin-1"))
     return new_correlation_id()
+
+
+def query_items(scope: Scope) -> list[tuple[str, str]]:
+    """The query parameters in their order, decoded."""
+    return parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
 
 
 def split_path(path: str) -> list[str]:
@@ -216,13 +243,31 @@ def _encode_headers(headers: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
     return encoded
 
 
-async def send_answer(send: Send, status: int, body: Any, headers: Mapping[str, Any]) -> None:
-    """Send an answer; ``body`` is a JSON value, None means none. Only known headers are shown."""
+def shown_headers(headers: Mapping[str, Any]) -> dict[str, str]:
+    """The headers that an answer with these ones would carry, as text."""
+    return {name: _header_text(value) for name, value in headers.items() if name in _SHOWN}
+
+
+def _encode_body(body: Any) -> bytes:
+    return body if type(body) is bytes else orjson.dumps(body)
+
+
+async def send_answer(
+    send: Send,
+    status: int,
+    body: Any,
+    headers: Mapping[str, Any],
+    content_type: str = JSON_TYPE,
+) -> None:
+    """Send an answer; ``body`` is a JSON value or bytes, None means none.
+
+    Only known headers are shown.
+    """
     encoded = _encode_headers(headers)
-    payload = b"" if body is None or status in (204, 304) else orjson.dumps(body)
+    payload = b"" if body is None or status in (204, 304) else _encode_body(body)
     if status not in _BODILESS or payload:
         if payload:
-            encoded.append((b"content-type", JSON))
+            encoded.append((b"content-type", content_type.encode("latin-1", "replace")))
         encoded.append((b"content-length", str(len(payload)).encode()))
     elif status == 202:
         encoded.append((b"content-length", b"0"))
@@ -232,7 +277,7 @@ async def send_answer(send: Send, status: int, body: Any, headers: Mapping[str, 
 
 def error_answer(problem: GatewayError, correlation_id: str) -> Answer:
     """An error of the catalogue as an answer."""
-    headers = {"correlation-id": correlation_id, "response-required": "false"}
+    headers = {"correlation-id": correlation_id, "response-required": "false", **problem.headers}
     if problem.status == 401:
         headers["www-authenticate"] = 'Basic realm="ackgate", charset="UTF-8"'
     if problem.status in (429, 503):
@@ -247,15 +292,15 @@ async def send_error(send: Send, problem: GatewayError, correlation_id: str) -> 
 
 def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
     """A whole HTTP/1.1 answer as bytes; ``date`` are further header lines, each with its CRLF."""
-    status, body, headers = answer
+    status, body, headers, content_type = answer
     lines = [f"HTTP/1.1 {status} {_phrase(status)}\r\n"]
     for name, value in headers.items():
         if name in _SHOWN:
             safe = type(value) is str and value.isprintable()
             lines.append(f"{name}: {value if safe else _header_text(value)}\r\n")
-    payload = b"" if body is None or status in (204, 304) else orjson.dumps(body)
+    payload = b"" if body is None or status in (204, 304) else _encode_body(body)
     if payload:
-        lines.append(f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n")
+        lines.append(f"content-type: {content_type}\r\ncontent-length: {len(payload)}\r\n")
     elif status not in (204, 304):
         lines.append("content-length: 0\r\n")
     if not keep_alive:

@@ -10,27 +10,45 @@ from fastapi import FastAPI
 
 from acks.errors import CATALOGUE
 from app.api.auth import Authenticator
-from app.api.operations import OPERATIONS, SCHEMAS, SECURITY
+from app.api.openapi_answers import ANSWERS
+from app.api.openapi_answers import errors as error_answers
+from app.api.openapi_parameters import PARAMETERS
+from app.api.openapi_schemas import SCHEMAS
+from app.api.operations import OPERATIONS
 from app.api.rest import Rest
 
+_OPEN = ("/health", "/health/live", "/health/ready")
+_GUARDED = {"/": (401, 429), "/metrics": (401, 403, 429)}
+"""Errors of FastAPI's routes that need authentication."""
 FOLDER = Path(__file__).resolve().parents[2] / "openapi"
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document: FastAPI's routes and the hand-kept operations of the hot ones."""
+    """The OpenAPI document: the operations of the plain endpoints, and FastAPI's routes."""
     built = dict(app.openapi())
     built["paths"] = {**OPERATIONS, **built["paths"]}
-    components = built.setdefault("components", {})
+    for path, statuses in _GUARDED.items():
+        built["paths"][path]["get"]["responses"].update(error_answers("General", *statuses))
+    components = dict(built.get("components", {}))
     components["schemas"] = {**components.get("schemas", {}), **SCHEMAS}
-    components["securitySchemes"] = SECURITY
-    built["security"] = [{name: []} for name in SECURITY]
-    for path in ("/health", "/health/live", "/health/ready"):
+    components["parameters"] = PARAMETERS
+    components["responses"] = _used(built["paths"])
+    components["securitySchemes"] = {"basic": {"type": "http", "scheme": "basic"}}
+    built["components"] = components
+    built["security"] = [{"basic": []}]
+    for path in _OPEN:
         built["paths"][path]["get"]["security"] = []
     built["info"]["description"] = (
         "Acknowledgement gateway in front of digital twins, wire-compatible with Eclipse Ditto's "
         "HTTP API where it covers it."
     )
     return built
+
+
+def _used(paths: dict[str, Any]) -> dict[str, Any]:
+    """The answers that the paths refer to: not every status is possible in every area."""
+    text = json.dumps(paths)
+    return {name: one for name, one in ANSWERS.items() if f'/responses/{name}"' in text}
 
 
 def errors() -> list[dict[str, Any]]:

@@ -216,6 +216,7 @@ class HttpProtocol(HttpToolsProtocol):
             not url.startswith(_THINGS)
             or not url.isascii()
             or b"#" in url
+            or b"box/" in url  # maybe a message box, which has an endpoint of its own
             or self.parser.get_method() != b"PUT"
             or self.expect_100_continue
             or self.flow.write_paused

@@ -1,9 +1,11 @@
 """The ordinary routes: health, metrics, the API document. FastAPI, errors of the catalogue."""
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any
 
+import orjson
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -12,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from acks.errors import GatewayError, error
 from app.api.auth import Authenticator, Principal
+from app.api.docs import add_docs
 from app.api.http import correlation_id_of
 
 
@@ -51,7 +54,7 @@ class Rest:
         self._metrics = metrics
 
     def build(self) -> FastAPI:
-        """The application; ``/openapi.json`` needs authentication like everything but health."""
+        """The application; all of it but health needs authentication."""
         app = FastAPI(
             title="ackgate",
             version=version("ackgate"),
@@ -78,6 +81,7 @@ class Rest:
         app.get("/metrics", tags=["Operations"], response_class=Response)(self.metrics(app))
         app.get("/", response_model=About, tags=["Operations"])(self.about())
         app.get("/openapi.json", include_in_schema=False)(self.openapi(app))
+        add_docs(app, self._user())
         return app
 
     def _checks(self) -> Health:
@@ -136,25 +140,30 @@ class Rest:
                 "health": "/health",
                 "metrics": "/metrics",
                 "openapi": "/openapi.json",
+                "docs": "/docs",
             }
             return About(version=version("ackgate"), links=links)
 
         return about
 
-    def openapi(self, app: FastAPI) -> Callable[..., Awaitable[JSONResponse]]:
+    def openapi(self, app: FastAPI) -> Callable[..., Awaitable[Response]]:
         """The endpoint of ``/openapi.json``."""
         user = self._user()
 
-        async def document(principal: Annotated[Principal, Depends(user)]) -> JSONResponse:
+        @cache
+        def built() -> bytes:
             from app.api.openapi_file import document as build
 
-            return JSONResponse(build(app))
+            return orjson.dumps(build(app))
+
+        async def document(principal: Annotated[Principal, Depends(user)]) -> Response:
+            return Response(built(), media_type="application/json")
 
         return document
 
 
 def _answer(request: Request, problem: GatewayError) -> JSONResponse:
-    headers = {"correlation-id": correlation_id_of(request.scope)}
+    headers = {"correlation-id": correlation_id_of(request.scope), **problem.headers}
     if problem.status == 401:
         headers["www-authenticate"] = 'Basic realm="ackgate", charset="UTF-8"'
     return JSONResponse(problem.to_json(), problem.status, headers)

@@ -1,58 +1,74 @@
-"""Things over HTTP: the hot routes, as one plain ASGI endpoint."""
+"""Things over HTTP: ``/api/2/things`` and everything below but messages (spec acks-and-http 9)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
-
-import orjson
+from uuid import uuid4
 
 from acks.aggregator import Answer, Outcome, http_answer
-from acks.document import MAX_DEPTH, check_thing, check_thing_id, parse_pointer
+from acks.changes import check_merge, check_put
+from acks.document import check_thing_id
 from acks.errors import GatewayError, error
-from acks.headers import HeaderDefaults, Setter, http_options
+from acks.headers import Setter, http_options
 from acks.labels import TWIN_PERSISTED
-from acks.policy import Policy
+from acks.policy_document import check_policy
+from acks.preconditions import Preconditions, parse_preconditions
+from acks.resources import location, parse_resource
 from acks.signals import Command, JsonObject
+from app.api.acks import accepted_answer, prefers_async
 from app.api.auth import Authenticator, Principal
 from app.api.http import (
     Receive,
     RequestHead,
+    Rules,
     Scope,
     Send,
     base_url,
     error_answer,
     parse_json,
+    query_items,
     raw_path,
     read_body,
     send_answer,
     split_path,
 )
+from app.api.live import answer_live, is_live, live_command
+from app.api.queries import Queries
 from app.gateway import Gateway
-from app.store.twins import etag
 
-_JSON_TYPES = ("application/json", "application/octet-stream")
+_ACTIONS = {"PUT": "put", "PATCH": "merge", "DELETE": "delete"}
+_PUT_TYPES = ("application/json", "application/octet-stream")
+_MERGE_TYPES = ("application/merge-patch+json",)
+_COLLECTION = "/api/2/things"
+DEFAULT_NAMESPACE = "org.eclipse.ditto"
+"""Namespace of things that are made by POST without another one, as in Ditto."""
+
+_UNUSUAL = frozenset(
+    {"condition", "if-match", "if-none-match", "if-equal", "live-channel-condition", "dry-run"}
+)
+"""Headers that the common request does not have: one look tells."""
 
 
 class Things:
-    """``/api/2/things/{thingId}`` and below: PUT and GET thing, PUT attributes and their paths."""
+    """PUT, PATCH, DELETE and GET of things and their parts; POST and GET of the collection."""
 
     def __init__(
         self,
         gateway: Gateway,
         authenticator: Authenticator,
+        queries: Queries,
+        rules: Rules,
         *,
-        defaults: HeaderDefaults,
-        max_timeout_ms: int,
-        default_timeout_ms: int,
         max_body: int,
         max_headers: int,
     ) -> None:
         self._gateway = gateway
         self._authenticator = authenticator
-        self._defaults = defaults
-        self._timeouts = (max_timeout_ms, default_timeout_ms)
+        self._queries = queries
+        self._rules = rules
         self._max_body = max_body
         self._max_headers = max_headers
 
@@ -61,25 +77,52 @@ class Things:
         head = RequestHead(scope, self._max_headers)
         scope["correlation_id"] = head.correlation_id
         principal = await self._authenticator.check(head.authorization)
-        thing_id, path = self._address(scope)
-        method = scope["method"]
-        if method == "GET" and not path:
-            return await self._get(scope, thing_id, principal.subjects, head, send)
-        if method == "PUT":
+        path = raw_path(scope)
+        method: str = scope["method"]
+        thing_id = ""
+        part: tuple[str, ...] = ()
+        allowed: tuple[str, ...] = ("GET", "POST")
+        if path.rstrip("/") != _COLLECTION:
+            thing_id, part = self._address(path)
+            allowed = ("GET", "PUT", "PATCH") if part == ("policyId",) else _ALL
+        if method not in allowed:
+            raise error(
+                "gateway:method.notallowed",
+                method=method,
+                path=scope["path"],
+                allowed=", ".join(allowed),
+            )
+        if method == "GET":
+            if thing_id:
+                answer = await self._queries.one(scope, head, principal, thing_id, part)
+            else:
+                answer = await self._queries.many(scope, head, principal)
+        else:
             body = await read_body(receive, self._max_body)
             command = self.command(scope, head, principal, body)
-            outcome = await self._gateway.ask(command)
-            answer = self.answer(scope, head, command, outcome)
-            await send_answer(send, answer.status, answer.body, answer.headers)
-            return answer.status
-        allowed = "PUT" if path else "GET, PUT"
-        raise error("gateway:method.notallowed", method=method, path=scope["path"], allowed=allowed)
+            answer = await self._change(scope, head, command)
+        await send_answer(send, *answer)
+        return answer.status
+
+    async def _change(self, scope: Scope, head: RequestHead, command: Command) -> Answer:
+        live = live_command(head, command, self._rules) if is_live(head) else None
+        if prefers_async(head):
+            await self._gateway.accept(live or command, _location(scope, head, command))
+            return accepted_answer(scope, head, command)
+        if live is not None:
+            return await answer_live(self._gateway, live)
+        return self.answer(scope, head, command, await self._gateway.ask(command))
 
     def known(self, scope: Scope) -> tuple[RequestHead, Principal] | None:
-        """Head and requester of a request, if its credentials have been checked before."""
+        """Head and requester of a request that needs no waiting before it is submitted.
+
+        None if its credentials have not been checked before, or it goes another way.
+        """
         try:
             head = RequestHead(scope, self._max_headers)
         except GatewayError:
+            return None
+        if "channel" in head.known or "prefer" in head.known:
             return None
         principal = self._authenticator.known(head.authorization)
         return None if principal is None else (head, principal)
@@ -101,31 +144,43 @@ class Things:
     def command(
         self, scope: Scope, head: RequestHead, principal: Principal, body: bytes
     ) -> Command:
-        """The command that a PUT asks for. Raises GatewayError."""
-        thing_id, path = self._address(scope)
+        """The command that a changing request asks for. Raises GatewayError."""
         known = head.known
         options = http_options(
-            Setter.TWIN_MODIFY,
+            Setter.LIVE if is_live(head) else Setter.TWIN_MODIFY,
             known.get("requested-acks"),
             known.get("response-required"),
             known.get("timeout"),
-            self._defaults,
-            *self._timeouts,
+            *self._rules,
         )
-        if not _UNSUPPORTED.isdisjoint(known):
-            _check_unsupported(known, _UNSUPPORTED)
-        content_type = known.get("content-type")
-        if content_type != "application/json":
-            _check_content_type(content_type)
+        checks: Preconditions | None = None
+        if not _UNUSUAL.isdisjoint(known):
+            _check_unusual(known)
+            checks = parse_preconditions(known)
         if len(body) > self._max_body:
             raise error("request.toolarge", limit=self._max_body)
-        value = parse_json(body)
+        method = scope["method"]
         policy = None
-        if not path:
-            policy = _inline_policy(thing_id, value)
-            value = check_thing(thing_id, value)
-        elif len(path) == 1 and not isinstance(value, dict) and value is not None:
-            raise error("json.format.invalid", reason="The attributes must be a JSON object.")
+        path: tuple[str, ...] = ()
+        if method == "POST":
+            thing_id, action = _new_thing_id(scope), "create"
+        else:
+            thing_id, path = self._address(raw_path(scope))
+            action = _ACTIONS[method]
+        if action == "delete":
+            value = None
+        else:
+            allowed = _MERGE_TYPES if action == "merge" else _PUT_TYPES
+            content_type = known.get("content-type")
+            if content_type != allowed[0]:
+                _check_content_type(content_type, allowed)
+            value = parse_json(body)
+            if not path:
+                if action == "create" and isinstance(value, dict) and "thingId" in value:
+                    raise error("things:id.notsettable", description=_GENERATED)
+                policy = _inline_policy(thing_id, value, principal.subjects[0])
+            check = check_merge if action == "merge" else check_put
+            value = check(thing_id, path, value)
         return Command(
             thing_id,
             path,
@@ -135,6 +190,9 @@ class Things:
             principal.subjects,
             head.carried,
             policy,
+            None,
+            action,
+            checks,
         )
 
     def answer(self, scope: Scope, head: RequestHead, command: Command, outcome: Outcome) -> Answer:
@@ -148,134 +206,79 @@ class Things:
             headers.update(options.given)
         answer = http_answer(outcome, options.response_required, headers)
         if answer.status == 201 and outcome.response is not None:
-            location = base_url(scope, head) + raw_path(scope)
-            return answer._replace(headers={**answer.headers, "location": location})
+            return answer._replace(
+                headers={**answer.headers, "location": _location(scope, head, command)}
+            )
         for ack in outcome.acks:
             if ack.label == TWIN_PERSISTED and ack.status == 201 and isinstance(answer.body, dict):
                 entry = answer.body.get(TWIN_PERSISTED)
                 if isinstance(entry, dict) and options.response_required:
-                    entry["headers"]["location"] = base_url(scope, head) + raw_path(scope)
+                    entry["headers"]["location"] = _location(scope, head, command)
         return answer
 
-    def _address(self, scope: Scope) -> tuple[str, tuple[str, ...]]:
+    def _address(self, path: str) -> tuple[str, tuple[str, ...]]:
         """Thing id and addressed part of the thing. Raises GatewayError."""
-        path = raw_path(scope)
         if len(path) > self._max_headers:
             raise error("headers.too.large", limit=self._max_headers)
         return _address(path)
 
-    async def _get(
-        self,
-        scope: Scope,
-        thing_id: str,
-        subjects: tuple[str, ...],
-        head: RequestHead,
-        send: Send,
-    ) -> int:
-        if head.known.get("response-required") == "false":
-            raise error("command.headers.invalid")
-        if not _UNSUPPORTED_READ.isdisjoint(head.known):
-            _check_unsupported(head.known, _UNSUPPORTED_READ)
-        if b"fields=" in scope["query_string"]:
-            raise error(
-                "things:field.selection.invalid",
-                text="fields",
-                reason="This gateway does not select fields yet.",
-            )
-        timeout = head.known.get("timeout")
-        # A query always wants an answer, so a zero timeout is refused (spec acks-and-http 2.5).
-        http_options(Setter.TWIN_MODIFY, None, "true", timeout, self._defaults, *self._timeouts)
-        twin, text = await self._gateway.read(thing_id, subjects)
-        headers: Mapping[str, Any] = {
-            "correlation-id": head.correlation_id,
-            "response-required": "false",
-            "etag": etag((), twin.revision, b""),
-            "entity-revision": twin.revision,
-        }
-        await send_answer(send, 200, orjson.Fragment(text), headers)
-        return 200
+
+_ALL = ("GET", "PUT", "PATCH", "DELETE")
+_GENERATED = "The ID of a Thing made by POST is generated; leave 'thingId' out, or use PUT."
+
+
+def _location(scope: Scope, head: RequestHead, command: Command) -> str:
+    return base_url(scope, head) + location(scope["method"], raw_path(scope), command.thing_id, "/")
 
 
 @lru_cache(maxsize=4096)
 def _address(path: str) -> tuple[str, tuple[str, ...]]:
-    """Thing id and addressed part of the thing, from the path as it was sent.
-
-    Raises GatewayError.
-    """
     segments = split_path(path)[3:]
-    return check_thing_id(segments[0]), _resource(path, segments)
+    return check_thing_id(segments[0]), parse_resource(path, segments[1:])
 
 
-def _resource(path: str, segments: list[str]) -> tuple[str, ...]:
-    """The addressed part of the thing: () or ("attributes", ...)."""
-    rest = segments[1:]
-    if rest and rest[-1] == "":
-        rest.pop()  # one trailing slash is tolerated
-    if not rest:
-        return ()
-    if rest[0] != "attributes":
-        raise error("gateway:resource.notfound", path=path)
-    if "" in rest:
-        parse_pointer("/" + "/".join(rest))
-        raise error("json.pointer.invalid", pointer="/" + "/".join(rest))
-    if len(rest) > MAX_DEPTH:
-        pointer, reason = "/" + "/".join(rest), f"A path has at most {MAX_DEPTH} parts."
-        raise error("json.pointer.invalid", pointer=pointer, description=reason)
-    return ("attributes", *(part.replace("~1", "/").replace("~0", "~") for part in rest[1:]))
+def _new_thing_id(scope: Scope) -> str:
+    for name, value in query_items(scope):
+        if name == "namespace":
+            return check_thing_id(f"{value}:{uuid4()}")
+    return f"{DEFAULT_NAMESPACE}:{uuid4()}"
 
 
-def _inline_policy(thing_id: str, value: Any) -> JsonObject | None:
+def _inline_policy(thing_id: str, value: Any, requester: str) -> JsonObject | None:
     """The ``_policy`` of a thing to create, checked; its id is the thing's."""
-    if not isinstance(value, dict) or value.get("_policy") is None:
+    if not isinstance(value, dict):
         return None
-    policy = value["_policy"]
-    if not isinstance(policy, dict):
-        raise error("policies:entry.invalid", reason="'_policy' must be a JSON object.")
-    if policy.get("policyId", thing_id) != thing_id or value.get("policyId", thing_id) != thing_id:
+    if "_copyPolicyFrom" in value:
+        raise error(
+            "json.format.invalid",
+            reason="This gateway does not copy policies yet: give '_policy' or 'policyId'.",
+        )
+    policy = value.get("_policy")
+    if policy is None:
+        return None
+    given = policy.get("policyId", thing_id) if isinstance(policy, dict) else thing_id
+    if given != thing_id or value.get("policyId", thing_id) != thing_id:
         raise error(
             "policies:entry.invalid", reason="The policyId of '_policy' must be the thing's ID."
         )
-    Policy(policy)
-    return {**policy, "policyId": thing_id}
+    return check_policy(thing_id, policy, requester, time.time_ns() // 1_000_000)
 
 
-_UNSUPPORTED = frozenset(
-    {
-        "channel", "condition", "live-channel-condition", "dry-run", "if-match", "if-none-match",
-        "if-equal",
-    }
-)  # fmt: skip
-
-
-_UNSUPPORTED_READ = frozenset(
-    {
-        "channel", "condition", "live-channel-condition", "at-historical-revision",
-        "at-historical-timestamp",
-    }
-)  # fmt: skip
-
-
-def _check_unsupported(known: Mapping[str, str], unsupported: frozenset[str]) -> None:
+def _check_unusual(known: Mapping[str, str]) -> None:
     """Refuse headers whose meaning would be lost: doing as if they were absent could do harm."""
-    for name in sorted(unsupported.intersection(known)):
-        if name == "channel":
-            if known[name].strip().lower() != "twin":
-                raise error(
-                    "header.invalid", value=known[name], header=name, type=name,
-                    description="This gateway serves the <twin> channel only.",
-                    extras={"invalidHeaderKey": name},
-                )  # fmt: skip
-        else:
-            raise error(
-                "header.invalid", value=known[name], header=name, type=name,
-                description=f"This gateway does not serve the header '{name}' yet.",
-                extras={"invalidHeaderKey": name},
-            )  # fmt: skip
+    if "live-channel-condition" in known:
+        raise error("things:live.channelcondition.notallowed")
+    if "dry-run" in known:
+        raise error(
+            "header.invalid", value=known["dry-run"], header="dry-run", type="dry-run",
+            description="This gateway does not serve the header 'dry-run' yet.",
+            extras={"invalidHeaderKey": "dry-run"},
+        )  # fmt: skip
 
 
-def _check_content_type(content_type: str | None) -> None:
-    if content_type is None:
+def _check_content_type(content_type: str | None, allowed: tuple[str, ...]) -> None:
+    if content_type is None and allowed is _PUT_TYPES:
         return
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type and media_type not in _JSON_TYPES:
-        raise error("mediatype.unsupported", given=media_type, allowed="application/json")
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    if media_type not in allowed and (media_type or allowed is not _PUT_TYPES):
+        raise error("mediatype.unsupported", given=media_type, allowed=allowed[0])

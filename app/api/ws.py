@@ -15,8 +15,16 @@ import structlog
 from acks.document import check_depth
 from acks.errors import GatewayError, error
 from acks.headers import parse_declared_acks
+from acks.journal import COMMAND, EVENT, MESSAGE
 from acks.labels import check_labels, is_resolved
-from acks.protocol import error_envelope, read_ack, read_headers, read_topic
+from acks.protocol import (
+    error_envelope,
+    is_response,
+    read_ack,
+    read_headers,
+    read_response,
+    read_topic,
+)
 from app.api.auth import Authenticator
 from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of, new_correlation_id
 from app.api.protocols import WebSocketProtocol
@@ -28,6 +36,7 @@ log = structlog.get_logger(__name__)
 _START = "START-SEND-"
 _STOP = "STOP-SEND-"
 _KINDS = ("EVENTS", "MESSAGES", "LIVE-COMMANDS", "LIVE-EVENTS", "POLICY-ANNOUNCEMENTS")
+_SERVED = {"EVENTS": EVENT, "MESSAGES": MESSAGE, "LIVE-COMMANDS": COMMAND}
 CLOSE_DEADLINE = 5.0
 """How long a client may take to read what is left once its session is closed, s."""
 
@@ -137,18 +146,19 @@ class WebSocket:
         kind = next((kind for kind in _KINDS if rest.startswith(kind)), None)
         if kind is None:
             return False
-        if kind != "EVENTS" and start:
+        served = _SERVED.get(kind)
+        if served is None and start:
             # An ACK would promise signals that never come.
             raise error(
                 "protocoladapter:unknown.topicpath",
                 topic=f"{_START}{kind}",
-                reason="This gateway delivers twin events only.",
+                reason="This gateway delivers twin events, messages and live commands.",
             )
-        if kind == "EVENTS":
+        if served is not None:
             if start:
-                await self._gateway.subscribe(session, _subscription(rest))
+                await self._gateway.subscribe(session, _subscription(rest), served)
             else:
-                await self._gateway.unsubscribe(session)
+                await self._gateway.unsubscribe(session, served)
         command = _START if start else _STOP
         session.put(f"{command}{kind}:ACK".encode())
         return True
@@ -161,17 +171,21 @@ class WebSocket:
             raise error("json.invalid", text=shown, reason=f"Not valid JSON: {problem}.") from None
         check_depth(envelope, text.count("{") + text.count("["))
         topic = read_topic(envelope)
+        if is_response(envelope, topic):
+            self._gateway.answer(session, read_response(envelope, topic))
+            return
         if topic.group != "things" or topic.criterion != "acks":
             raise error(
                 "protocoladapter:unknown.topicpath",
                 topic=envelope["topic"],
-                reason="This gateway takes acknowledgements over WebSocket; send commands by HTTP.",
+                reason="This gateway takes acknowledgements and responses over WebSocket; send "
+                "commands and messages by HTTP.",
             )
         self._gateway.acknowledge(session, read_ack(envelope, topic, session.declared))
 
 
 def _subscription(rest: str) -> Subscription:
-    """Read the parameters of START-SEND-EVENTS."""
+    """Read the parameters of START-SEND-EVENTS and its likes."""
     parameters: dict[str, str] = {}
     for pair in rest.partition("?")[2].split("&"):
         name, equals, value = pair.partition("=")
@@ -187,7 +201,7 @@ def _subscription(rest: str) -> Subscription:
         raise error(
             "things:field.selection.invalid",
             text=parameters["extraFields"],
-            reason="This gateway does not enrich events yet.",
+            reason="This gateway does not enrich signals yet.",
         )
     namespaces = parameters.get("namespaces", "").split(",")
     return Subscription(frozenset(name.strip() for name in namespaces if name.strip()))

@@ -40,6 +40,8 @@ COUNTERS = {
     "acks_accepted": "Acknowledgements that counted for a request of this process.",
     "acks_ignored": "Acknowledgements that were late, repeated or not asked for.",
     "acks_weak": "Weak acknowledgements issued for this process's subscribers.",
+    "acks_recorded": "Acknowledgements that counted for an accepted request (respond-async).",
+    "async_accepted": "Requests accepted with Prefer: respond-async.",
     "acks_undelivered": "Messages with acks for other processes that nobody received.",
     "events_delivered": "Events put into outboxes of subscribers.",
     "journal_entries": "Journal entries read.",
@@ -49,8 +51,12 @@ COUNTERS = {
 GAUGES = {
     "open_requests": "Requests that wait for their outcome.",
     "sessions": "Connected subscribers.",
+    "links": "Open links on which this process sends acks to others.",
+    "async_streams": "Open event streams of accepted requests.",
     "ready": "1 if the process is ready to serve.",
 }
+WAYS = ("link", "pubsub")
+"""How acks reach another process."""
 
 
 class RequestMetrics:
@@ -85,6 +91,15 @@ class _Families(Collector):
             for worker, snapshot in self._snapshots.items():
                 gauge.add_metric([worker], snapshot["values"].get(name, 0))
             yield gauge
+        sent = CounterMetricFamily(
+            "ackgate_acks_sent",
+            "Acknowledgements sent to other processes.",
+            labels=["worker", "way"],
+        )
+        for worker, snapshot in self._snapshots.items():
+            for way in WAYS:
+                sent.add_metric([worker, way], snapshot["values"].get(f"acks_sent_{way}", 0))
+        yield sent
         requests = CounterMetricFamily(
             "ackgate_http_requests", "HTTP requests answered.", labels=["worker", "status"]
         )

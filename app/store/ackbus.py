@@ -1,7 +1,8 @@
-"""The light channel by which acks reach the node that waits for them (pub/sub, one channel a node).
+"""The light channel by which acks reach the node that waits for them.
 
-Acks of one event-loop tick that go to the same node leave as one message. A message that is lost
-(connection gone at that moment) means a request that runs into its timeout: its sender tries again.
+Acks of one event-loop tick that go to the same node leave as one message: over a link to that node
+if there is one, else by pub/sub (one channel a node). A message that is lost (connection gone at
+that moment) means a request that runs into its timeout: its sender tries again.
 """
 
 from __future__ import annotations
@@ -15,24 +16,31 @@ import structlog
 
 from acks.journal import ack_channel
 from acks.signals import Acknowledgement
+from app.links import Links
 from app.store.redis_client import Redis, RedisAddress, Reply, Subscriber
 
 log = structlog.get_logger(__name__)
 
 
 class AckBus:
-    """Sends acks to other nodes and hands the received ones to ``on_ack``."""
+    """Sends acks to other nodes and hands the received ones to ``on_ack``.
+
+    ``links`` are somebody else's to start and close; their frames come here.
+    """
 
     def __init__(
         self,
         redis: Redis,
         address: RedisAddress,
+        links: Links,
         *,
         prefix: str,
         node: str,
         on_ack: Callable[[Acknowledgement], None],
     ) -> None:
         self._redis = redis
+        self._links = links
+        links.on_frame = self._take
         self._prefix = prefix
         self._on_ack = on_ack
         self._subscriber = Subscriber(
@@ -40,6 +48,8 @@ class AckBus:
         )
         self._outgoing: dict[str, list[list[Any]]] = {}
         self.lost = 0
+        self.sent_by_link = 0
+        self.sent_by_pubsub = 0
 
     @property
     def connected(self) -> bool:
@@ -67,8 +77,13 @@ class AckBus:
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
         for node, records in outgoing.items():
-            message = ("PUBLISH", ack_channel(self._prefix, node), orjson.dumps(records))
-            self._redis.send(message, self._sent)
+            content = orjson.dumps(records)
+            if self._links.send(node, content):
+                self.sent_by_link += len(records)
+            else:
+                self.sent_by_pubsub += len(records)
+                message = ("PUBLISH", ack_channel(self._prefix, node), content)
+                self._redis.send(message, self._sent)
 
     def _sent(self, reply: Reply | Exception) -> None:
         if reply == 0 or isinstance(reply, Exception):
@@ -77,14 +92,18 @@ class AckBus:
             log.debug("acks.undelivered", reason=str(reply) if reply else "the node is gone")
 
     def _received(self, channel: bytes, payload: bytes) -> None:
+        self._take(payload)
+
+    def _take(self, content: bytes | memoryview) -> bool:
         try:
-            records = orjson.loads(payload)
+            records = orjson.loads(content)
             acks = [_read(record) for record in records]
         except (ValueError, TypeError, IndexError) as problem:
-            log.error("acks.unreadable", channel=channel.decode(), error=str(problem))
-            return
+            log.error("acks.unreadable", error=str(problem))
+            return False
         for ack in acks:
             self._on_ack(ack)
+        return True
 
 
 def _read(record: list[Any]) -> Acknowledgement:

@@ -1,18 +1,37 @@
-"""Policies from the store, compiled and cached."""
+"""Policies in the store: read, compiled, cached; changed by one script that tells every process.
+
+A compiled policy is kept until somebody changes it. Who changes one publishes its id in the same
+step; every process listens, forgets the policy, and counts up :attr:`PolicyStore.generation`, by
+which whoever holds a policy on his own sees that he has to look again. A policy that was being
+read at that moment is read once more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 import orjson
 import structlog
 
 from acks.errors import GatewayError, error
-from acks.journal import policy_key, shard_of
+from acks.journal import policy_channel, policy_key, shard_of
 from acks.policy import Policy
+from acks.policy_document import shown
+from acks.resources import ABSENT
 from acks.signals import JsonObject
-from app.store.redis_client import Redis, Reply
+from app.store.redis_client import (
+    Redis,
+    RedisAddress,
+    Reply,
+    StoreError,
+    StoreUnavailable,
+    Subscriber,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -20,19 +39,39 @@ CACHED = 10_000
 OnPolicy = Callable[[Policy | GatewayError | None], None]
 
 
+class StoredPolicy(NamedTuple):
+    """A policy as it is in the store: its text, what that says, and what follows from it."""
+
+    text: bytes
+    document: JsonObject
+    policy: Policy
+
+
 class PolicyStore:
-    """Reads policies by id; a policy that was read or written here is kept, least recent out."""
+    """Reads policies by id and changes them; what was read here is kept, least recent out.
+
+    ``generation`` counts the changes heard of; ``listening`` is False while none can be heard.
+    """
 
     def __init__(self, redis: Redis, prefix: str, shards: int) -> None:
+        self.generation = 0
+        self.listening = True
         self._redis = redis
         self._prefix = prefix
         self._shards = shards
         self._cache: OrderedDict[str, Policy] = OrderedDict()
         self._compiled: OrderedDict[bytes, Policy] = OrderedDict()
+        self._changes: OrderedDict[str, int] = OrderedDict()  # policy id -> its last generation
+        self._floor = 0  # everything else may have changed up to here
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        script = files("app.store").joinpath("policy.lua").read_text(encoding="utf-8")
+        self._script = redis.register(script)
 
     def key(self, policy_id: str) -> str:
         """Key of the policy's document."""
         return policy_key(self._prefix, shard_of(policy_id, self._shards), policy_id)
+
+    # --- what is known here
 
     def cached(self, policy_id: str) -> Policy | None:
         """The compiled policy if it is at hand."""
@@ -50,16 +89,62 @@ class PolicyStore:
         key = orjson.dumps(document.get("entries"))
         policy = self._compiled.get(key)
         if policy is None:
-            self._compiled[key] = policy = Policy(document)
-            if len(self._compiled) > CACHED:
-                self._compiled.popitem(last=False)
+            policy = Policy(document, time.time_ns() // 1_000_000)
+            if policy.expires is None:
+                self._compiled[key] = policy
+                if len(self._compiled) > CACHED:
+                    self._compiled.popitem(last=False)
         return policy
 
-    def remember(self, policy_id: str, policy: Policy) -> None:
-        """Keep a policy that is known to be stored."""
+    def remember(self, policy_id: str, policy: Policy, since: int) -> None:
+        """Keep a policy that was stored at generation ``since``, unless it has changed then."""
+        if self._has_changed(policy_id, since):
+            return
+        if policy.expires is not None:
+            self._expire_later(policy_id, policy.expires)
+        if not self.listening:
+            return
         self._cache[policy_id] = policy
         if len(self._cache) > CACHED:
-            self._cache.popitem(last=False)
+            oldest, _ = self._cache.popitem(last=False)
+            if oldest in self._expiries:
+                self.changed(oldest)
+
+    def changed(self, policy_id: str) -> None:
+        """Forget a policy, for it is another one now."""
+        self.generation += 1
+        self._changes[policy_id] = self.generation
+        self._changes.move_to_end(policy_id)
+        if len(self._changes) > CACHED:
+            _, self._floor = self._changes.popitem(last=False)
+        self._cache.pop(policy_id, None)
+        expiry = self._expiries.pop(policy_id, None)
+        if expiry is not None:
+            expiry.cancel()
+
+    def all_changed(self) -> None:
+        """Forget every policy: changes may have been missed."""
+        self.generation += 1
+        self._floor = self.generation
+        self._changes.clear()
+        self._cache.clear()
+        for expiry in self._expiries.values():
+            expiry.cancel()
+        self._expiries.clear()
+
+    def _has_changed(self, policy_id: str, since: int) -> bool:
+        return self._changes.get(policy_id, self._floor) > since
+
+    def _expire_later(self, policy_id: str, expires: int) -> None:
+        """Look at the policy again when the first of its subjects loses its rights."""
+        before = self._expiries.get(policy_id)
+        if before is not None:
+            before.cancel()
+        seconds = max(0.0, expires / 1000 - time.time())
+        loop = asyncio.get_running_loop()
+        self._expiries[policy_id] = loop.call_later(seconds, self.changed, policy_id)
+
+    # --- reading
 
     def load(self, policy_id: str, on_policy: OnPolicy) -> None:
         """Read a policy; ``on_policy`` gets it, None if there is none, or a 503."""
@@ -67,16 +152,18 @@ class PolicyStore:
         if policy is not None:
             on_policy(policy)
             return
+        since = self.generation
 
         def replied(reply: Reply | Exception) -> None:
-            if isinstance(reply, bytes):
+            if self._has_changed(policy_id, since):
+                self.load(policy_id, on_policy)
+            elif isinstance(reply, bytes):
                 try:
-                    loaded = self.compile(orjson.loads(reply))
-                except (ValueError, GatewayError):
-                    log.exception("store.policy_unreadable", policy_id=policy_id)
-                    on_policy(error("gateway:service.unavailable", reason="Its policy is broken."))
+                    loaded = self._read(policy_id, reply).policy
+                except GatewayError as problem:
+                    on_policy(problem)
                     return
-                self.remember(policy_id, loaded)
+                self.remember(policy_id, loaded, since)
                 on_policy(loaded)
             elif reply is None:
                 on_policy(None)
@@ -86,3 +173,98 @@ class PolicyStore:
                 )
 
         self._redis.send(("GET", self.key(policy_id)), replied)
+
+    async def get(self, policy_id: str) -> StoredPolicy | None:
+        """Read a policy as it is now, None if there is none.
+
+        Raises ``policies:policy.unavailable``, and ``gateway:service.unavailable`` if it is broken.
+        """
+        try:
+            reply = await self._redis.call("GET", self.key(policy_id))
+        except (StoreUnavailable, StoreError) as problem:
+            raise _unavailable(policy_id, problem) from problem
+        return self._read(policy_id, reply) if isinstance(reply, bytes) else None
+
+    async def readable(self, policy_id: str, subjects: tuple[str, ...]) -> JsonObject | None:
+        """As much of a policy as the requester may read, None for nothing.
+
+        Raises as :meth:`get`.
+        """
+        stored = await self.get(policy_id)
+        if stored is None:
+            return None
+        seen: Any = stored.policy.view(subjects, "policy", (), shown(stored.document))
+        return None if seen is ABSENT else {"policyId": policy_id, **seen}
+
+    def _read(self, policy_id: str, text: bytes) -> StoredPolicy:
+        try:
+            document = orjson.loads(text)
+            return StoredPolicy(text, document, self.compile(document))
+        except (ValueError, GatewayError):
+            log.exception("store.policy_unreadable", policy_id=policy_id)
+            reason = "Its policy is broken."
+            raise error("gateway:service.unavailable", reason=reason) from None
+
+    # --- changing
+
+    async def write(self, policy_id: str, before: bytes, document: JsonObject | None) -> bool:
+        """Store a policy, None deletes it, if its text is still ``before`` (empty for none).
+
+        Returns False if it is not. When this returns, this process knows of the change, and the
+        others are about to. Raises ``policies:policy.unavailable``: it may be stored nevertheless.
+        """
+        text = b"" if document is None else orjson.dumps(document)
+        channel = policy_channel(self._prefix)
+        try:
+            done = await self._redis.call_script(
+                self._script, (self.key(policy_id),), (before, text, channel, policy_id)
+            )
+        except (StoreUnavailable, StoreError) as problem:
+            raise _unavailable(policy_id, problem) from problem
+        finally:
+            self.changed(policy_id)
+        return done == 1
+
+
+class PolicyChanges:
+    """Hears of policies that are changed, wherever that is, and tells the store of this process.
+
+    While it is not connected nothing is kept, for changes may be missed; what is in use meanwhile
+    is looked at again when it is back.
+    """
+
+    def __init__(
+        self, address: RedisAddress, policies: PolicyStore, *, prefix: str, node: str
+    ) -> None:
+        self._policies = policies
+        self._subscriber = Subscriber(
+            address, [policy_channel(prefix)], self._received, name=f"ackgate-policies-{node}"
+        )
+        self._subscriber.on_connected = lambda: self._listen(True)
+        self._subscriber.on_lost = lambda: self._listen(False)
+
+    @property
+    def connected(self) -> bool:
+        """Whether changes can be heard of."""
+        return self._subscriber.connected
+
+    async def start(self, deadline: float) -> None:
+        """Listen; raises StoreUnavailable after ``deadline`` seconds."""
+        await self._subscriber.start(deadline)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await self._subscriber.close()
+
+    def _listen(self, connected: bool) -> None:
+        self._policies.listening = connected
+        self._policies.all_changed()
+
+    def _received(self, _channel: bytes, policy_id: bytes) -> None:
+        self._policies.changed(policy_id.decode("utf-8", "replace"))
+
+
+def _unavailable(policy_id: str, cause: Exception) -> GatewayError:
+    if not isinstance(cause, StoreUnavailable):
+        log.error("store.command_failed", policy_id=policy_id, error=str(cause))
+    return error("policies:policy.unavailable", policy_id=policy_id)

@@ -9,86 +9,50 @@ again, in their order.
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import lru_cache
 from importlib.resources import files
 from itertools import count
 
 import orjson
 import structlog
 
-from acks.document import Change, Twin, change, format_pointer
+from acks.changes import Change
+from acks.document import Twin, format_pointer
 from acks.errors import GatewayError, error
-from acks.journal import journal_key, meta_json, policy_key, shard_of, twin_key
-from acks.policy import WRITE, Policy, implicit_policy
-from acks.signals import Command, JsonObject, Response
+from acks.journal import ASYNC, journal_key, meta_json, policy_key, request_key, shard_of, twin_key
+from acks.policy import Policy
+from acks.signals import Command
+from app.store.instant import instant
+from app.store.lane import Lane, OnDone, Op
 from app.store.policies import PolicyStore
+from app.store.prepare import (
+    Prepared,
+    named_policy,
+    prepare_change,
+    prepare_creation,
+    response,
+)
 from app.store.record import decode, encode
 from app.store.redis_client import Redis, Reply, StoreUnavailable
+from app.store.requests import TAKE, response_value
 
 log = structlog.get_logger(__name__)
 
 MAX_ATTEMPTS = 200
 """Times a change is sent again when others change the same thing, before it is given up."""
 
+TOMBSTONE_MS = 30 * 24 * 3_600_000
+"""How long a deleted thing's revision is remembered, so that a new one goes on from it, ms."""
+
 LANE_BYTES = 1_500
 """What a lane takes beside its document, about."""
 PARSED = 6
 """How many times the bytes of its text a parsed document takes, about."""
 
-OnDone = Callable[[Response | GatewayError], None]
 OnTwin = Callable[[tuple[Twin, bytes, Policy] | GatewayError], None]
-
-
-class _Op:
-    __slots__ = (
-        "attempts", "command", "deadline", "fresh", "on_done", "own_policy", "policy", "reply",
-    )  # fmt: skip
-
-    def __init__(self, command: Command, deadline: int, on_done: OnDone) -> None:
-        self.command = command
-        self.deadline = deadline
-        self.on_done = on_done
-        self.attempts = 0
-        self.fresh = False  # the lane's state was read after this change had arrived
-        self.policy: Policy | None = None  # of a policyId that the change sets
-        self.own_policy: Policy | None = None  # the stored one with the thing's id, if it is set
-        self.reply: Response | None = None
-
-
-class _Lane:
-    __slots__ = (
-        "broken", "flying", "keys", "known", "loading", "policy", "refused", "size", "stored",
-        "text", "twin", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, keys: tuple[str, str, str]) -> None:
-        self.keys = keys  # twin, journal, policy with the thing's id
-        self.twin: Twin | None = None
-        self.text = b""  # the document as JSON, where the twin lacks it
-        self.policy: Policy | None = None
-        self.known = False
-        self.loading = False
-        self.broken = False
-        self.stored: Reply = None  # the state that a refused change found
-        self.flying: list[_Op] = []
-        self.refused: list[_Op] = []  # come before the waiting ones
-        self.waiting: list[_Op] = []
-        self.size = 0
-
-
-@lru_cache(maxsize=4)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def instant(now_ms: int) -> str:
-    """A time in ms since the epoch as an ISO-8601 instant with milliseconds."""
-    return f"{_second(now_ms // 1000)}.{now_ms % 1000:03d}Z"
 
 
 class TwinStore:
@@ -118,8 +82,10 @@ class TwinStore:
         self._keep = journal_entries
         self._cache_bytes = cache_bytes
         self._cached_bytes = 0
-        self._lanes: OrderedDict[str, _Lane] = OrderedDict()
-        self._commit = redis.register(files("app.store").joinpath("commit.lua").read_text())
+        self._lanes: OrderedDict[str, Lane] = OrderedDict()
+        self._commit = redis.register(
+            TAKE + files("app.store").joinpath("commit.lua").read_text(encoding="utf-8")
+        )
         self._tags = map(
             f"{node[:8]:0>8}{{:012x}}".format, count(time.time_ns() // 1_000_000 & 0xFFFFFFF)
         )
@@ -138,6 +104,9 @@ class TwinStore:
                 except (ValueError, KeyError):
                     on_twin(_unreadable(thing_id))
                     return
+                if not twin.policy_id:
+                    on_twin(error("things:thing.notfound", thing_id=thing_id))
+                    return
                 self._policies.load(twin.policy_id, lambda policy: finish(twin, text, policy))
             elif reply is None:
                 on_twin(error("things:thing.notfound", thing_id=thing_id))
@@ -152,6 +121,24 @@ class TwinStore:
 
         self._redis.send(("GET", self._keys(thing_id)[0]), replied)
 
+    async def get(self, thing_id: str) -> tuple[Twin, bytes, Policy]:
+        """Read a twin (without its document), that as JSON text, and its policy.
+
+        Raises ``things:thing.notfound``, ``things:thing.unavailable``.
+        """
+        found: asyncio.Future[tuple[Twin, bytes, Policy] | GatewayError]
+        found = asyncio.get_running_loop().create_future()
+
+        def done(result: tuple[Twin, bytes, Policy] | GatewayError) -> None:
+            if not found.done():
+                found.set_result(result)
+
+        self.read(thing_id, done)
+        result = await found
+        if isinstance(result, GatewayError):
+            raise result
+        return result
+
     # --- changing
 
     def submit(self, command: Command, deadline: int, on_done: OnDone) -> None:
@@ -159,14 +146,14 @@ class TwinStore:
 
         ``deadline`` (ms since the epoch) goes into the journal: until then somebody waits for acks.
         """
-        op = _Op(command, deadline, on_done)
-        if not command.path and "policyId" in command.value:
-            self._with_policy(op)
-        else:
+        op = Op(command, deadline, on_done)
+        policy_id = named_policy(command)
+        if policy_id is None:
             self._enter(op)
+        else:
+            self._with_policy(op, policy_id)
 
-    def _with_policy(self, op: _Op) -> None:
-        policy_id = op.command.value["policyId"]
+    def _with_policy(self, op: Op, policy_id: str) -> None:
         own = policy_id == op.command.thing_id
 
         def loaded(policy: Policy | GatewayError | None) -> None:
@@ -185,13 +172,15 @@ class TwinStore:
 
         self._policies.load(policy_id, loaded)
 
-    def _enter(self, op: _Op) -> None:
+    def _enter(self, op: Op) -> None:
         thing_id = op.command.thing_id
         lane = self._lanes.get(thing_id)
         if lane is None:
-            self._lanes[thing_id] = lane = _Lane(self._keys(thing_id))
+            self._lanes[thing_id] = lane = Lane(self._keys(thing_id))
         else:
             self._lanes.move_to_end(thing_id)
+            if lane.generation != self._policies.generation:
+                self._look_again(lane)
         if lane.known and not lane.broken:
             self._issue(lane, op)
         else:
@@ -199,13 +188,24 @@ class TwinStore:
             if not lane.flying:
                 self._load(thing_id, lane)
 
-    def _issue(self, lane: _Lane, op: _Op) -> None:
+    def _look_again(self, lane: Lane) -> None:
+        """Some policy has changed: have the lane read its state again if it may be its own."""
+        if not lane.known or lane.twin is None or not lane.twin.policy_id:
+            return
+        generation = self._policies.generation
+        if lane.policy is not None and self._policies.cached(lane.twin.policy_id) is lane.policy:
+            lane.generation = generation
+        else:
+            lane.broken = True
+
+    def _issue(self, lane: Lane, op: Op) -> None:
         command = op.command
         try:
-            done, policy, created_policy = self._decide(lane, op)
-            document = orjson.dumps(done.document)
-            if len(document) > self._max_thing:
-                raise error("things:thing.toolarge", size=len(document), limit=self._max_thing)
+            prepared = self._prepare(lane, op)
+            document = prepared.change.document
+            text = b"" if document is None else orjson.dumps(document)
+            if len(text) > self._max_thing:
+                raise error("things:thing.toolarge", size=len(text), limit=self._max_thing)
         except GatewayError as problem:
             if op.fresh and not lane.flying:
                 op.on_done(problem)
@@ -216,57 +216,38 @@ class TwinStore:
             if not lane.flying:
                 self._load(command.thing_id, lane)
             return
-        self._send(lane, op, done, document, policy, created_policy)
+        self._send(lane, op, prepared, text)
 
-    def _decide(self, lane: _Lane, op: _Op) -> tuple[Change, Policy, JsonObject | None]:
-        """The change, the policy that governs the thing afterwards, and a policy to create."""
+    def _prepare(self, lane: Lane, op: Op) -> Prepared:
+        """What the change amounts to, computed from the lane's state. Raises GatewayError."""
         command, twin = op.command, lane.twin
-        if twin is not None and twin.document is None and command.path:
+        if twin is None or not twin.policy_id:
+            named = op.policy or (op.own_policy if command.policy is None else None)
+            return prepare_creation(command, named, self._policies.compile)
+        whole = command.action == "put" and not command.path and command.checks is None
+        if twin.document is None and not whole:
             lane.twin = twin = twin._replace(document=orjson.loads(lane.text))
-        done = change(twin, command)
-        if twin is None:
-            if op.policy is None:
-                document = command.policy or implicit_policy(command.thing_id, command.subjects[0])
-                policy = self._policies.compile(document)
-            else:
-                document, policy = None, op.policy
-            _check_write(policy, command)
-            return done, policy, document
         if lane.policy is None:
             raise error("things:thing.notfound", thing_id=command.thing_id)
-        _check_write(lane.policy, command)
-        policy_id = done.document["policyId"]
-        if policy_id == twin.policy_id:
-            return done, lane.policy, None
-        target = op.policy or op.own_policy
-        if target is None:
-            thing_id = command.thing_id
-            raise error("things:thing.notcreatable", thing_id=thing_id, policy_id=policy_id)
-        _check_write(target, command)
-        return done, target, None
+        return prepare_change(twin, lane.policy, command, op.policy or op.own_policy)
 
-    def _send(
-        self,
-        lane: _Lane,
-        op: _Op,
-        done: Change,
-        document: bytes,
-        policy: Policy,
-        created_policy: JsonObject | None,
-    ) -> None:
+    def _send(self, lane: Lane, op: Op, prepared: Prepared, document: bytes) -> None:
         command, before = op.command, lane.twin
+        done, policy, created_policy = prepared
         thing_id, path = command.thing_id, command.path
         now = instant(time.time_ns() // 1_000_000)
+        deleted = done.document is None
+        # Whoever changes parts will do so again; a twin that is replaced is kept as text only.
+        parsed = bool(path) or command.action != "put"
         twin = Twin(
             next(self._tags),
             before.revision + 1 if before else 1,
-            done.document["policyId"],
-            before.created if before else now,
+            "" if done.document is None else done.document["policyId"],
+            before.created if before and before.policy_id else now,
             now,
-            # Whoever changes parts will do so again; a twin that is replaced is kept as text only.
-            done.document if path else None,
+            done.document if parsed else None,
         )
-        value = document if not path else orjson.dumps(done.value)
+        value = self._value(command, done, document)
         meta = meta_json(
             thing_id,
             done.action,
@@ -275,36 +256,59 @@ class TwinStore:
             now,
             command.correlation_id,
             command.options.custom_acks,
-            self._node,
+            command.answer_to or self._node,
             op.deadline,
             policy.readers(path),
         )
         originator = command.subjects[0]
-        op.reply = _response(command, done, twin.revision, value, originator)
-        record = encode(twin, document)
+        op.reply = response(command, done, twin.revision, value, originator)
+        arguments: tuple[str | bytes | int, ...] = (
+            before.tag if before else "",
+            encode(twin, document),
+            self._keep,
+            orjson.dumps(meta),
+            self._entry_headers(command, originator),
+            value,
+            orjson.dumps(created_policy) if created_policy else b"",
+        )
+        if deleted:
+            arguments += (TOMBSTONE_MS,)
+        keys: tuple[str, ...] = lane.keys
+        if command.answer_to == ASYNC:
+            # Its record must not say less or more than what was written, whoever dies now.
+            arguments += (*(() if deleted else (b"",)), response_value(op.reply))
+            keys += (self._request_key(command),)
+        created = (policy, self._policies.generation) if created_policy else None
         self._redis.run(
             self._commit,
-            lane.keys,
-            (
-                before.tag if before else "",
-                record,
-                self._keep,
-                orjson.dumps(meta),
-                self._entry_headers(command, originator),
-                value,
-                orjson.dumps(created_policy) if created_policy else b"",
-            ),
-            lambda reply: self._replied(lane, op, policy if created_policy else None, reply),
+            keys,
+            arguments,
+            lambda reply: self._replied(lane, op, created, reply),
         )
         op.attempts += 1
-        lane.twin, lane.policy = twin, policy
-        lane.text = b"" if path else document
+        if created is None and policy is not lane.policy:
+            lane.generation = -1  # read when the change arrived: it may have changed since
+        lane.twin, lane.policy = twin, None if deleted else policy
+        lane.text = b"" if parsed else document
         lane.flying.append(op)
-        size = LANE_BYTES + len(document) * (PARSED if path else 1)
+        size = LANE_BYTES + len(document) * (PARSED if parsed else 1)
         self._cached_bytes += size - lane.size
         lane.size = size
         if self._cached_bytes > self._cache_bytes:
             self._evict()
+
+    def _request_key(self, command: Command) -> str:
+        shard = shard_of(command.thing_id, self._shards)
+        return request_key(self._prefix, shard, command.correlation_id)
+
+    @staticmethod
+    def _value(command: Command, done: Change, document: bytes) -> bytes:
+        """The entry's value as JSON text; empty for a deletion."""
+        if done.action == "deleted":
+            return b""
+        if not command.path and done.action != "merged":
+            return document
+        return orjson.dumps(done.value)
 
     def _entry_headers(self, command: Command, originator: str) -> bytes:
         if command.headers:
@@ -317,14 +321,14 @@ class TwinStore:
         return encoded
 
     def _replied(
-        self, lane: _Lane, op: _Op, created_policy: Policy | None, reply: Reply | Exception
+        self, lane: Lane, op: Op, created: tuple[Policy, int] | None, reply: Reply | Exception
     ) -> None:
         thing_id = op.command.thing_id
         lane.flying.remove(op)
         if isinstance(reply, bytes):
             if op.reply is not None:
-                if created_policy is not None:
-                    self._policies.remember(thing_id, created_policy)
+                if created is not None:
+                    self._policies.remember(thing_id, *created)
                 op.on_done(op.reply)
         elif isinstance(reply, list) and reply[0] == 1:
             self.conflicts += 1
@@ -345,6 +349,7 @@ class TwinStore:
                         policy_id=thing_id,
                         message=f"The Thing with ID '{thing_id}' could not be created, because a "
                         f"Policy with ID '{thing_id}' exists already.",
+                        description="To use that Policy, name it as 'policyId' in the Thing.",
                     )
                 )
             else:
@@ -352,7 +357,7 @@ class TwinStore:
         if lane.broken and not lane.flying:
             self._reopen(thing_id, lane)
 
-    def _reopen(self, thing_id: str, lane: _Lane) -> None:
+    def _reopen(self, thing_id: str, lane: Lane) -> None:
         """Everything on its way has come back: go on from the state in the store."""
         lane.waiting[:0] = lane.refused
         lane.refused.clear()
@@ -364,7 +369,7 @@ class TwinStore:
         else:
             self._load(thing_id, lane)
 
-    def _load(self, thing_id: str, lane: _Lane) -> None:
+    def _load(self, thing_id: str, lane: Lane) -> None:
         if not lane.loading:
             lane.loading = True
             for op in lane.waiting:
@@ -372,12 +377,15 @@ class TwinStore:
                 op.fresh = True
             self._redis.send(("GET", lane.keys[0]), lambda reply: self._take(thing_id, lane, reply))
 
-    def _take(self, thing_id: str, lane: _Lane, reply: Reply | Exception) -> None:
+    def _take(self, thing_id: str, lane: Lane, reply: Reply | Exception) -> None:
         if isinstance(reply, bytes):
             try:
                 twin, lane.text = decode(reply)
             except (ValueError, KeyError):
                 self._loaded(thing_id, lane, None, _unreadable(thing_id))
+                return
+            if not twin.policy_id:
+                self._loaded(thing_id, lane, twin, None)
                 return
             self._policies.load(
                 twin.policy_id, lambda policy: self._loaded(thing_id, lane, twin, policy)
@@ -390,7 +398,7 @@ class TwinStore:
     def _loaded(
         self,
         thing_id: str,
-        lane: _Lane,
+        lane: Lane,
         twin: Twin | None,
         policy: Policy | GatewayError | None,
     ) -> None:
@@ -403,6 +411,7 @@ class TwinStore:
                 op.on_done(policy)
             return
         lane.twin, lane.policy, lane.known, lane.broken = twin, policy, True, False
+        lane.generation = self._policies.generation
         for position, op in enumerate(ready):
             if lane.broken:
                 lane.waiting.extend(ready[position:])
@@ -434,43 +443,6 @@ class TwinStore:
             journal_key(self._prefix, shard),
             policy_key(self._prefix, shard, thing_id),
         )
-
-
-def _check_write(policy: Policy, command: Command) -> None:
-    if policy.may(command.subjects, WRITE, "thing", command.path):
-        return
-    if not command.path:
-        raise error("things:thing.notmodifiable", thing_id=command.thing_id)
-    if len(command.path) == 1:
-        raise error("things:attributes.notmodifiable", thing_id=command.thing_id)
-    raise error(
-        "things:attribute.notmodifiable",
-        thing_id=command.thing_id,
-        path=format_pointer(command.path[1:]),
-    )
-
-
-def etag(path: tuple[str, ...], revision: int, value: bytes) -> str:
-    """Entity tag of a thing (by revision) or of a part of it (by value), spec 9.2."""
-    if not path:
-        return f'"rev:{revision}"'
-    return f'"hash:{hashlib.blake2b(value, digest_size=8).hexdigest()}"'
-
-
-def _response(
-    command: Command, done: Change, revision: int, value: bytes, originator: str
-) -> Response:
-    headers: dict[str, object] = {
-        "correlation-id": command.correlation_id,
-        "response-required": False,
-        **command.headers,
-        "etag": etag(command.path, revision, value),
-        "entity-revision": revision,
-        "ditto-originator": originator,
-    }
-    if not done.created:
-        return Response(204, None, headers)
-    return Response(201, done.value, headers)
 
 
 def _unavailable(thing_id: str, cause: Reply | Exception) -> GatewayError:

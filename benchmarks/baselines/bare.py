@@ -1,7 +1,9 @@
-"""The bare app: the least code that stores a PUT durably, the upper bound for the gateway.
+"""The bare app: the least code that stores a request durably, the upper bound for the gateway.
 
-A bare ASGI callable for uvicorn that sends one script call (SET and XADD) per request through the
-product's own coalescing client. No authentication, no header rules, no checks at all.
+A bare ASGI callable for uvicorn that sends one script call (SET and XADD) per change through the
+product's own coalescing client, and one GET per query. No authentication, no header rules, no
+checks at all. A PATCH is not even merged: the document that was put last is stored again, with the
+patch as its event, which is what a merge writes.
 Needs ``BENCH_REDIS_URL``.
 """
 
@@ -16,7 +18,7 @@ from app.store.redis_client import Redis, RedisAddress, Reply
 
 SCRIPT = """
 redis.call('SET', KEYS[1], ARGV[1])
-return redis.call('XADD', KEYS[2], '*', 'id', ARGV[2], 'v', ARGV[1])
+return redis.call('XADD', KEYS[2], '*', 'id', ARGV[2], 'v', ARGV[3] or ARGV[1])
 """
 
 Message = dict[str, Any]
@@ -39,8 +41,12 @@ async def lifespan(receive: Receive, send: Send) -> None:
             return
 
 
-async def store(thing_id: str, body: bytes) -> Reply:
-    """One script call; returns the entry's id. Raises what the store client reports."""
+DOCUMENTS: dict[str, bytes] = {}
+"""What was put last, by thing id."""
+
+
+async def answer(send_it: Callable[[Callable[[Reply | Exception], None]], None]) -> Reply:
+    """The reply to what ``send_it`` sends to the store. Raises what the store client reports."""
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def replied(reply: Reply | Exception) -> None:
@@ -51,12 +57,25 @@ async def store(thing_id: str, body: bytes) -> Reply:
         else:
             future.set_result(reply)
 
-    REDIS.run(STORE, (f"{{b}}:{thing_id}", "{b}:journal"), (body, thing_id), replied)
+    send_it(replied)
     return await future
 
 
+async def store(thing_id: str, document: bytes, *event: bytes) -> None:
+    """One script call: the document, and its event if that is another."""
+    keys = (f"{{b}}:{thing_id}", "{b}:journal")
+    await answer(lambda replied: REDIS.run(STORE, keys, (document, thing_id, *event), replied))
+
+
+async def stored(thing_id: str) -> bytes | None:
+    """The document in the store; None if there is none."""
+    found = await answer(lambda replied: REDIS.send(("GET", f"{{b}}:{thing_id}"), replied))
+    assert found is None or isinstance(found, bytes)
+    return found
+
+
 async def app(scope: Message, receive: Receive, send: Send) -> None:
-    """The ASGI callable: every PUT is stored, every other request answered 200."""
+    """The ASGI callable: PUT and PATCH store, GET of a thing reads, all else is answered 200."""
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
         return
@@ -65,10 +84,16 @@ async def app(scope: Message, receive: Receive, send: Send) -> None:
     while message["more_body"]:
         message = await receive()
         body += message["body"]
-    status = 200
-    if scope["method"] == "PUT":
-        await store(scope["path"].rpartition("/")[2], body)
-        status = 204
-    headers = [] if status == 204 else [(b"content-length", b"0")]
+    thing_id = scope["path"].rpartition("/")[2]
+    status, content = 204, b""
+    match scope["method"]:
+        case "PUT":
+            DOCUMENTS[thing_id] = body
+            await store(thing_id, body)
+        case "PATCH":
+            await store(thing_id, DOCUMENTS[thing_id], body)
+        case _:
+            status, content = 200, await stored(thing_id) or b""
+    headers = [] if status == 204 else [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+    await send({"type": "http.response.body", "body": content})

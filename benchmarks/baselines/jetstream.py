@@ -19,7 +19,7 @@ import nats
 import uvloop
 from nats.aio.msg import Msg
 
-from benchmarks.load import body
+from benchmarks.bodies import thing
 from benchmarks.meter import Meter
 
 STREAM, EVENTS, ASK = "events", "events.bench", "ack.bench"
@@ -63,7 +63,7 @@ async def requester(job: Job) -> dict[str, dict[str, float]]:
     client = await nats.connect(job.url, connect_timeout=5)
     stream = client.jetstream()
     meter = Meter(job.watch, ["200"])
-    payload, going = body("things", 1), True
+    payload, going = thing(1), True
 
     async def one_after_the_other() -> None:
         while going:

@@ -1,8 +1,9 @@
 """The straightforward app: what a competent developer writes first.
 
 FastAPI, a pydantic body model, a basic-auth dependency, redis-py's asyncio pool. A PUT does
-MULTI(SET, XADD). If a subscriber's ack is asked for, the event goes out by pub/sub to whichever
-process holds the WebSocket, and the ack comes back by pub/sub to the waiting request.
+MULTI(SET, XADD), a PATCH the same after WATCH and GET. If a subscriber's ack is asked for, the
+event goes out by pub/sub to whichever process holds the WebSocket, and the ack comes back by
+pub/sub to the waiting request.
 
 Run by uvicorn (uvloop, httptools, access log off) with ``BENCH_REDIS_URL``, ``BENCH_USER`` and
 ``BENCH_PASSWORD``.
@@ -20,9 +21,10 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import (
+    Body,
     Depends,
     FastAPI,
     Header,
@@ -34,10 +36,14 @@ from fastapi import (
 from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from pydantic import BaseModel, Field
 from redis.asyncio import Redis
+from redis.exceptions import WatchError
 
 USER = os.environ.get("BENCH_USER", "bench")
 PASSWORD = os.environ.get("BENCH_PASSWORD", "")
-REDIS = Redis.from_url(os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1"))
+# The pool refuses what is above its limit, 100 by default.
+REDIS = Redis.from_url(
+    os.environ.get("BENCH_REDIS_URL", "redis://127.0.0.1"), max_connections=1_000
+)
 WAITING: dict[str, asyncio.Future[dict[str, Any]]] = {}
 
 
@@ -97,6 +103,29 @@ async def ready() -> dict[str, str]:
     return {"status": "UP"}
 
 
+def event_text(
+    action: str, thing_id: str, value: Any, correlation_id: str, requested_acks: list[str]
+) -> str:
+    """An event of a thing in the Ditto Protocol."""
+    namespace, _, name = thing_id.partition(":")
+    return json.dumps(
+        {
+            "topic": f"{namespace}/{name}/things/twin/events/{action}",
+            "headers": {"correlation-id": correlation_id, "requested-acks": requested_acks},
+            "path": "/",
+            "value": value,
+            "timestamp": datetime.now(UTC).isoformat(),
+        }
+    )
+
+
+def seconds(timeout: str) -> float:
+    """A timeout header such as ``10s`` or ``1500ms`` in s."""
+    if timeout.endswith("ms"):
+        return float(timeout.removesuffix("ms")) / 1000
+    return float(timeout.removesuffix("s"))
+
+
 @app.put("/api/2/things/{thing_id}")
 async def put_thing(
     thing_id: str,
@@ -107,17 +136,10 @@ async def put_thing(
     correlation_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Store the thing and its event; wait for a subscriber's ack if one is asked for."""
-    namespace, _, name = thing_id.partition(":")
     correlation_id = correlation_id or str(uuid.uuid4())
     custom = [label for label in requested_acks.split(",") if label != "twin-persisted"]
-    event = json.dumps(
-        {
-            "topic": f"{namespace}/{name}/things/twin/events/modified",
-            "headers": {"correlation-id": correlation_id, "requested-acks": custom},
-            "path": "/",
-            "value": thing.model_dump(exclude_none=True),
-            "timestamp": datetime.now(UTC).isoformat(),
-        }
+    event = event_text(
+        "modified", thing_id, thing.model_dump(exclude_none=True), correlation_id, custom
     )
     async with REDIS.pipeline(transaction=True) as pipe:
         # A pipeline only collects here: there is nothing to await before execute.
@@ -130,7 +152,7 @@ async def put_thing(
     WAITING[correlation_id] = future
     try:
         await REDIS.publish("events", event)
-        ack = await asyncio.wait_for(future, float(timeout.removesuffix("s")))
+        ack = await asyncio.wait_for(future, seconds(timeout))
     except TimeoutError:
         raise HTTPException(424, "no acknowledgement in time") from None
     finally:
@@ -142,6 +164,57 @@ async def put_thing(
         {"correlation-id": correlation_id},
         "application/json",
     )
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """A merge patch applied to a value: RFC 7396, section 2."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+@app.patch("/api/2/things/{thing_id}")
+async def merge_thing(
+    thing_id: str,
+    patch: Annotated[dict[str, Any], Body(media_type="application/merge-patch+json")],
+    _user: Annotated[str, Depends(current_user)],
+    correlation_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Merge into the stored thing, unless it changes meanwhile: then once more."""
+    correlation_id = correlation_id or str(uuid.uuid4())
+    key = f"thing:{thing_id}"
+    event = event_text("merged", thing_id, patch, correlation_id, [])
+    async with REDIS.pipeline(transaction=True) as pipe:
+        while True:
+            await pipe.watch(key)
+            document = cast(bytes | None, await pipe.get(key))  # sent at once after WATCH
+            if document is None:
+                raise HTTPException(404)
+            thing = Thing.model_validate(merged(json.loads(document), patch))
+            pipe.multi()  # type: ignore[no-untyped-call]  # redis-py has no type for it
+            _ = pipe.set(key, thing.model_dump_json(exclude_none=True))
+            _ = pipe.xadd("events", {"event": event})
+            try:
+                await pipe.execute()
+                break
+            except WatchError:
+                continue
+    return Response(status_code=204, headers={"correlation-id": correlation_id})
+
+
+@app.get("/api/2/things/{thing_id}")
+async def get_thing(thing_id: str, _user: Annotated[str, Depends(current_user)]) -> Response:
+    """The stored thing."""
+    document = cast(bytes | None, await REDIS.get(f"thing:{thing_id}"))
+    if document is None:
+        raise HTTPException(404)
+    return Response(document, media_type="application/json")
 
 
 async def forward_events(socket: WebSocket) -> None:

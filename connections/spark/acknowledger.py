@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha1
+from importlib.resources import files
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import orjson
 
-from acks.journal import DEFAULT_PREFIX, ack_channel
+from acks.accepted import field_of, value_json
+from acks.journal import ASYNC, DEFAULT_PREFIX, ack_channel, request_key, shard_of
+from acks.signals import Acknowledgement
 from connections.spark.labels import LabelLease
-from connections.spark.store import calls, resolve_url
+from connections.spark.store import calls, resolve_url, shard_count
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,6 +27,11 @@ log = logging.getLogger(__name__)
 
 _NEEDED: Final = ("correlation_id", "thing_id", "origin", "requested_acks")
 _RECORDS: Final = 1000  # records of one message: bounds what a gateway must parse at once
+_TAKE: Final = (
+    files("acks").joinpath("accepted.lua").read_text(encoding="utf-8")
+    + "\nreturn take(KEYS[1], ARGV[1], ARGV[2])\n"
+)
+_TAKE_SHA: Final = sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
 _MESSAGE: Final = 200  # characters of an exception's text that leave the process
 
 
@@ -115,6 +124,7 @@ class Acknowledger:
         self._busy = threading.Lock()
         self._closed = False
         self._checked = False
+        self._shards = 0  # read when an accepted request is acknowledged for the first time
         self._columns: list[Column] | None = None  # built once: 1 ms each in the JVM
         self._lease = LabelLease(self._url, prefix, [label])
 
@@ -209,23 +219,40 @@ class Acknowledger:
                 payload if bad is None else bad.payload,
             )
             by_origin.setdefault(origin, []).append(record)
-        heard = calls(
-            self._url,
+        accepted = self._accepted(by_origin.pop(ASYNC, []))
+        published = [
             (
-                (
-                    "PUBLISH",
-                    ack_channel(self._prefix, origin),
-                    orjson.dumps(records[start : start + _RECORDS]),
-                )
-                for origin, records in by_origin.items()
-                for start in range(0, len(records), _RECORDS)
-            ),
-        )
+                "PUBLISH",
+                ack_channel(self._prefix, origin),
+                orjson.dumps(records[start : start + _RECORDS]),
+            )
+            for origin, records in by_origin.items()
+            for start in range(0, len(records), _RECORDS)
+        ]
+        heard = calls(self._url, [*accepted, *published])[len(accepted) :]
         self.counters.unheard += heard.count(0)
         nacks = len(rows) if status != 200 else sum(row[0] in poison for row in rows)
         self.counters.nacks += nacks
         self.counters.acks += len(rows) - nacks
         self.counters.last_ack_ms = (time.perf_counter() - begun) * 1000
+
+    def _accepted(self, records: Sequence[list[Any]]) -> list[tuple[str | bytes | int, ...]]:
+        """Commands that add acks to the records of accepted requests, for which no gateway waits.
+
+        As Redis forgets scripts, the script is loaded in the same round trip.
+        """
+        if not records:
+            return []
+        if not self._shards:
+            self._shards = shard_count(self._url, self._prefix)
+        commands: list[tuple[str | bytes | int, ...]] = [("SCRIPT", "LOAD", _TAKE)]
+        for correlation_id, label, thing_id, status, headers, *payload in records:
+            told = payload[0] if payload else None
+            ack = Acknowledgement(label, thing_id, correlation_id, status, told, headers)
+            key = request_key(self._prefix, shard_of(thing_id, self._shards), correlation_id)
+            value = orjson.dumps(value_json(ack))
+            commands.append(("EVALSHA", _TAKE_SHA, 1, key, field_of(ack), value))
+        return commands
 
     def _record(
         self, correlation_id: str, thing_id: str, status: int, payload: object

@@ -54,9 +54,11 @@ _ARROW: Final = to_arrow_schema(SCHEMA, timezone="UTC")
 def record_batch(entries: Iterable[tuple[int, Entry]]) -> pa.RecordBatch:
     """Turn ``(shard, entry)`` pairs into one Arrow batch with the columns of :data:`SCHEMA`.
 
+    The table is of events: messages and live commands, which lie in the journal too, are no rows.
+
     Raises ValueError naming the bookmark if an entry does not follow acks/journal.py.
     """
-    rows = [_row(shard, entry) for shard, entry in entries]
+    rows = [row for shard, entry in entries if (row := _row(shard, entry)) is not None]
     columns = zip(*rows, strict=True) if rows else [()] * len(_ARROW)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)],
@@ -64,11 +66,13 @@ def record_batch(entries: Iterable[tuple[int, Entry]]) -> pa.RecordBatch:
     )
 
 
-def _row(shard: int, entry: Entry) -> tuple[Any, ...]:
+def _row(shard: int, entry: Entry) -> tuple[Any, ...] | None:
     stream_id, fields = entry
     bookmark = f"{shard}:{stream_id.decode()}"
     try:
         meta = orjson.loads(fields[b"m"])
+        if "k" in meta:
+            return None
         headers = orjson.loads(fields[b"h"])
         value = fields.get(b"v")
         thing_id, action = meta["id"], meta["a"]

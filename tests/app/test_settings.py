@@ -130,6 +130,26 @@ def test_sizes(text: str, size: int) -> None:
     assert Settings(max_body_bytes=text).max_body_bytes == size
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("auto", "auto"),
+        ("OFF", "off"),
+        ("10.0.0.7:0", "10.0.0.7:0"),
+        ("[::1]:65535", "[::1]:65535"),
+    ],
+)
+def test_link_is_auto_off_or_an_address(text: str, value: str) -> None:
+    assert Settings(link=text).link == value
+
+
+@pytest.mark.parametrize(
+    "text", ["on", "host", "host:", ":1", "host:65536", "host:-1", "0.0.0.0:1", "[::]:1", "host:x"]
+)
+def test_a_link_that_cannot_be_called_is_refused(text: str) -> None:
+    assert "--link" in problems(link=text)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "10 pounds", "1.5MiB"])
 def test_wrong_sizes(text: str) -> None:
     assert "--max-body-bytes" in problems(max_body_bytes=text)

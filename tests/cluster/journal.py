@@ -12,13 +12,14 @@ from acks.journal import DEFAULT_SHARDS, journal_key, shard_of, twin_key
 
 
 def revisions(url: str, prefix: str = "ackgate") -> dict[str, list[int]]:
-    """Revisions by thing id, in the order of the journal."""
+    """Revisions by thing id, in the order of the journal's events."""
     found: dict[str, list[int]] = defaultdict(list)
     with redis.Redis.from_url(url) as client:
         for shard in range(DEFAULT_SHARDS):
             for _, fields in client.xrange(journal_key(prefix, shard)):
                 meta: dict[str, Any] = json.loads(fields[b"m"])
-                found[meta["id"]].append(meta["r"])
+                if "k" not in meta:  # live signals have no revision
+                    found[meta["id"]].append(meta["r"])
     return found
 
 

@@ -1,38 +1,23 @@
-"""Documents: pointers, checks, changes."""
+"""Documents: pointers, ids, checks of values, put and remove."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from acks.document import (
-    Twin,
-    change,
     check_json,
     check_thing,
     check_thing_id,
     format_pointer,
     parse_pointer,
     put,
+    remove,
 )
 from acks.errors import GatewayError
-from acks.headers import Setter, complete
-from acks.signals import Command
 
 THING = "org.example:lamp"
-
-
-def command(path: tuple[str, ...], value: Any) -> Command:
-    options = complete(Setter.TWIN_MODIFY, None, None, None)
-    return Command(THING, path, value, "c", options, ("nginx:ditto",))
-
-
-def twin(**fields: Any) -> Twin:
-    document = {"thingId": THING, "policyId": THING, **fields}
-    now = "2026-01-01T00:00:00.000Z"
-    return Twin("t" * 20, 3, document["policyId"], now, now, document)
 
 
 @pytest.mark.parametrize("text", ["org.example:lamp", ":lamp", "a.b-c.d_1:č", "ns:a b:c"])
@@ -69,31 +54,13 @@ def test_put_makes_and_replaces_what_is_in_the_way() -> None:
     assert put({"a": 5}, ("a", "b"), 1) == ({"a": {"b": 1}}, True)
 
 
-def test_creating_a_thing_gives_it_the_policy_with_its_own_id() -> None:
-    done = change(None, command((), {"thingId": THING, "attributes": {"a": 1}}))
-    assert done.document == {"thingId": THING, "policyId": THING, "attributes": {"a": 1}}
-    assert (done.action, done.created, done.value) == ("created", True, done.document)
-
-
-def test_replacing_a_thing_keeps_its_policy() -> None:
-    done = change(twin(policyId="org.example:p", features={}), command((), {"thingId": THING}))
-    assert done.document == {"thingId": THING, "policyId": "org.example:p"}
-    assert (done.action, done.created) == ("modified", False)
-
-
-def test_attributes_of_a_missing_thing() -> None:
-    with pytest.raises(GatewayError) as caught:
-        change(None, command(("attributes", "a"), 1))
-    assert caught.value.code == "things:thing.notfound"
-
-
-def test_attribute_is_created_then_modified() -> None:
-    first = change(twin(), command(("attributes", "a", "b"), 1))
-    assert (first.action, first.created, first.value) == ("created", True, 1)
-    again = change(twin(attributes={"a": {"b": 1}}), command(("attributes", "a", "b"), 2))
-    assert (again.action, again.created) == ("modified", False)
-    null = change(twin(attributes={"a": None}), command(("attributes", "a"), 2))
-    assert null.created is False
+def test_remove_copies_only_what_it_changes() -> None:
+    document = {"attributes": {"a": {"x": 1, "z": None}, "b": {"y": 2}}}
+    changed = remove(document, ("attributes", "a", "x"))
+    assert changed["attributes"] == {"a": {"z": None}, "b": {"y": 2}}
+    assert document["attributes"]["a"] == {"x": 1, "z": None}
+    assert changed["attributes"]["b"] is document["attributes"]["b"]
+    assert remove(document, ("attributes",)) == {}
 
 
 def test_things_are_checked() -> None:

@@ -265,8 +265,6 @@ async def test_unusual_thing_ids(client: httpx.AsyncClient, thing_id: str) -> No
         ("/api/2/things/a:b//attributes", "gateway:resource.notfound"),
         ("/api/1/things/a:b", "api.version.notsupported"),
         ("/api/3/things/a:b", "api.version.notsupported"),
-        ("/api/2/things/", "gateway:resource.notfound"),
-        ("/api/2/things", "gateway:resource.notfound"),
         ("//", "gateway:resource.notfound"),
     ],
 )
@@ -277,7 +275,7 @@ async def test_unknown_paths(client: httpx.AsyncClient, path: str, code: str) ->
         check_error(await client.request(method, url, json={}), 404, code)
 
 
-@pytest.mark.parametrize("method", ["POST", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "HEAD"])
 async def test_wrong_methods(client: httpx.AsyncClient, method: str) -> None:
     name = new_id()
     for path in (thing(name), thing(name, "/attributes"), thing(name, "/attributes/a"), "/metrics"):
@@ -287,7 +285,9 @@ async def test_wrong_methods(client: httpx.AsyncClient, method: str) -> None:
         else:
             check_error(answer, 405, "gateway:method.notallowed")
     assert await revision(client, name) == 0
-    check_error(await client.get(thing(name, "/attributes")), 405, "gateway:method.notallowed")
+    for elsewhere in ("/api/2/things", thing(name, "/policyId")):
+        answer = await client.request("DELETE", elsewhere)
+        check_error(answer, 405, "gateway:method.notallowed")
 
 
 async def test_nothing_of_this_file_was_a_5xx(gateway: Gateway) -> None:

@@ -147,12 +147,11 @@ MALFORMED = [
     ({"requested-acks": '["abc",null]'}, "header.invalid", "requested-acks"),
     ({"requested-acks": "x" * 166}, "header.invalid", "requested-acks"),
     ({"requested-acks": "a b c"}, "header.invalid", "requested-acks"),
-    ({"channel": "live"}, "header.invalid", "channel"),
     ({"channel": "any"}, "header.invalid", "channel"),
-    ({"condition": "eq(attributes/a,1)"}, "header.invalid", "condition"),
     ({"dry-run": "true"}, "header.invalid", "dry-run"),
-    ({"if-match": '"rev:1"'}, "header.invalid", "if-match"),
-    ({"if-none-match": "*"}, "header.invalid", "if-none-match"),
+    ({"if-match": "rev:1"}, "header.invalid", "if-match"),
+    ({"if-none-match": 'w/"a"'}, "header.invalid", "if-none-match"),
+    ({"if-equal": "no"}, "header.invalid", "if-equal"),
 ]
 
 

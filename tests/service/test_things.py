@@ -156,21 +156,36 @@ async def test_policy_ids(client: httpx.AsyncClient, user2: httpx.AsyncClient) -
 
 
 @pytest.mark.parametrize(
-    "policy",
+    ("policy", "code"),
     [
-        1,
-        {},
-        {"entries": {}},
-        {"entries": {"a": {}}},
-        {"entries": {"a": {"subjects": {"s": {}}, "resources": {"nothing:/": {}}}}},
-        {"entries": {"a": {"subjects": {"s": {}}, "resources": {"thing:/": {"grant": ["ALL"]}}}}},
-        {"policyId": "other:one", "entries": {"a": {"subjects": {}, "resources": {}}}},
+        (1, "json.format.invalid"),
+        ({}, "json.field.missing"),
+        ({"entries": {}}, "policies:entry.invalid"),
+        ({"entries": {"a": {}}}, "json.field.missing"),
+        (
+            {"entries": {"a": {"subjects": {"s": {"type": "t"}}, "resources": {}}}},
+            "policies:subjectid.invalid",
+        ),
+        (
+            {"entries": {"a": {"subjects": {}, "resources": {"nothing:/": {"grant": []}}}}},
+            "policies:entry.invalid",
+        ),
+        (
+            {"entries": {"a": {"subjects": {}, "resources": {"thing:/": {"grant": ["ALL"]}}}}},
+            "policies:entry.invalid",
+        ),
+        (
+            {"policyId": "other:one", "entries": {"a": {"subjects": {}, "resources": {}}}},
+            "policies:entry.invalid",
+        ),
     ],
 )
-async def test_malformed_policies_are_refused(client: httpx.AsyncClient, policy: Any) -> None:
+async def test_malformed_policies_are_refused(
+    client: httpx.AsyncClient, policy: Any, code: str
+) -> None:
     name = new_id()
     answer = await client.put(thing(name), json={"_policy": policy})
-    check_error(answer, 400, "policies:entry.invalid")
+    check_error(answer, 400, code)
     assert await revision(client, name) == 0
 
 

@@ -248,9 +248,9 @@ async def test_events_come_only_to_those_who_may_read_all_of_the_change(
     everything = {"thing:/": {"grant": ["READ", "WRITE"], "revoke": []}}
     policy = {
         "entries": {
-            "owner": {"subjects": {"nginx:ditto": {}}, "resources": everything},
+            "owner": {"subjects": {"nginx:ditto": {"type": "t"}}, "resources": everything},
             "part": {
-                "subjects": {"nginx:user2": {}},
+                "subjects": {"nginx:user2": {"type": "t"}},
                 "resources": {"thing:/attributes/open": {"grant": ["READ"], "revoke": []}},
             },
         }
@@ -293,8 +293,10 @@ async def test_events_of_a_thing_come_in_their_order(
     [
         ("START-SEND-EVENTS?filter=eq(attributes/a,1)", "rql.expression.invalid"),
         ("START-SEND-EVENTS?extraFields=attributes", "things:field.selection.invalid"),
-        ("START-SEND-MESSAGES", "protocoladapter:unknown.topicpath"),
-        ("START-SEND-LIVE-COMMANDS", "protocoladapter:unknown.topicpath"),
+        ("START-SEND-MESSAGES?filter=eq(attributes/a,1)", "rql.expression.invalid"),
+        ("START-SEND-LIVE-COMMANDS?extraFields=a", "things:field.selection.invalid"),
+        ("START-SEND-LIVE-EVENTS", "protocoladapter:unknown.topicpath"),
+        ("START-SEND-POLICY-ANNOUNCEMENTS", "protocoladapter:unknown.topicpath"),
         ("START-SEND-NOTHING", "json.invalid"),
         ("start-send-events", "json.invalid"),
     ],

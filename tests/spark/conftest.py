@@ -14,7 +14,15 @@ import redis
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from acks.journal import EntryMeta, ack_channel, journal_key, leases_key, meta_key, owners_key
+from acks.journal import (
+    EVENT,
+    EntryMeta,
+    ack_channel,
+    journal_key,
+    leases_key,
+    meta_key,
+    owners_key,
+)
 from acks.journal import shard_of as shard_of_id
 from connections.spark import spark_session
 from tests.servers import RedisServer, redis_server, wait_for_sync
@@ -63,8 +71,9 @@ class Store:
         action: str = "modified",
         path: str = "/attributes/on",
         headers: dict[str, object] | None = None,
+        kind: str = EVENT,
     ) -> str:
-        """Append an entry; its correlation-id."""
+        """Append an entry, an event's unless ``kind`` says otherwise; its correlation-id."""
         revision = self._revisions[thing_id] = self._revisions.get(thing_id, 0) + 1
         correlation_id = f"{thing_id}-{revision}"
         meta = EntryMeta(
@@ -78,6 +87,7 @@ class Store:
             origin=origin,
             deadline=1_800_000_000_000,
             readers=("nginx:ditto",),
+            kind=kind,
         )
         fields: dict[Any, Any] = {
             "m": json.dumps(meta.to_json()),

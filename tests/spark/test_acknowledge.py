@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from acks.journal import ASYNC, request_key, shard_of
 from connections.spark import Acknowledger, LabelTaken, Poison, acknowledge
 from tests.servers import wait_for_sync
-from tests.spark.conftest import DEADLINE, Acks, Query, Seen, Store
+from tests.spark.conftest import DEADLINE, SHARDS, Acks, Query, Seen, Store
 
 LABEL = "spark:done"
 
@@ -237,3 +239,40 @@ def acknowledger_lost(acknowledger: Acknowledger) -> bool:
 def test_poison_is_the_requesters_fault(status: int) -> None:
     with pytest.raises(ValueError, match="400-499"):
         Poison("c", status)
+
+
+def test_acks_of_accepted_requests_go_into_their_records(
+    spark: SparkSession, store: Store, acks: Acks, tmp_path: Path
+) -> None:
+    """No gateway waits for them, so none has to be there."""
+    seen = Seen()
+    script = files("app.store").joinpath("accept.lua").read_text()
+    keys = {
+        cid: request_key(store.prefix, shard_of(thing, SHARDS), cid)
+        for thing, cid in (("a:one", "a:one-1"), ("a:two", "a:two-1"), ("a:three", "a:three-1"))
+    }
+    for cid in ("a:one-1", "a:two-1"):
+        store.redis.eval(script, 1, keys[cid], "{}", "30000", "60000", "0", LABEL, "x:other")
+
+    def function(df: DataFrame, batch: int) -> list[Poison]:
+        seen(df, batch)
+        return [Poison("a:two-1", 422, {"why": "bad"})]
+
+    with (
+        acknowledge(function, LABEL, redis_url=store.url, prefix=store.prefix) as acknowledger,
+        Query(spark, store, tmp_path / "c", acknowledger) as query,
+    ):
+        query.wait_started(seen)
+        for thing in ("a:one", "a:two", "a:three"):
+            store.event(thing, labels=(LABEL,), origin=ASYNC)
+        near = store.event("a:four", labels=(LABEL,))
+        wait_for_sync(lambda: acknowledger.counters.acks + acknowledger.counters.nacks == 4)
+        assert [record[0] for record in acks.wait(1)] == [near]
+    field = f"ack:{LABEL}"
+    assert store.redis.hget(keys["a:one-1"], field) == b'1 [200,{"correlation-id":"a:one-1"}]'
+    assert store.redis.hget(keys["a:two-1"], field) == (
+        b'1 [422,{"correlation-id":"a:two-1","content-type":"application/json"},{"why":"bad"}]'
+    )
+    assert store.redis.hget(keys["a:one-1"], "left") == b"1"
+    assert not store.redis.exists(keys["a:three-1"]), "a record that is gone stays so"
+    assert acknowledger.counters.unheard == 0

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from acks.journal import meta_key, shard_of
+from acks.journal import COMMAND, MESSAGE, meta_key, shard_of
 from connections.spark.options import OptionError, read_options
 from connections.spark.pages import Journal, Offset, position
 from connections.spark.rows import SCHEMA
@@ -86,6 +86,23 @@ def test_a_deletion_has_no_value(spark: SparkSession, store: Store) -> None:
     store.event(action="deleted", path="/")
     [row] = read(spark, store).collect()
     assert (row.action, row.value) == ("deleted", None)
+
+
+@both
+def test_messages_and_live_commands_are_no_events(
+    spark: SparkSession, store: Store, tmp_path: Path, read_on: str
+) -> None:
+    events = []
+    for number in range(6):
+        events.append(store.event(f"org.acme:t{number % 2}", number))
+        store.event(f"org.acme:t{number % 2}", "hi", kind=MESSAGE, path="/inbox/messages/ask")
+        store.event(f"org.acme:t{number % 2}", number, kind=COMMAND)
+    assert {row.correlation_id for row in read(spark, store).collect()} == set(events)
+    seen = Seen()
+    options = {"startingOffsets": "earliest", "readOn": read_on, "maxOffsetsPerTrigger": "4"}
+    with Query(spark, store, tmp_path / "c", seen, trigger="availableNow", **options) as query:
+        query.wait(lambda: not query.query.isActive)
+    assert sorted(seen.ids) == sorted(events)
 
 
 def test_a_batch_read_from_latest_is_empty(spark: SparkSession, store: Store) -> None:

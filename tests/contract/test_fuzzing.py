@@ -1,0 +1,201 @@
+"""Requests made up from the OpenAPI document against a real gateway (schemathesis).
+
+No answer is a 5xx, every answer is as the document says, and what the document forbids is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.gateways import PASSWORDS, ROOT, Gateway, Json, running, thing
+from tests.servers import redis_server
+
+HERE = Path(__file__).parent
+DOCUMENT: Json = json.loads((ROOT / "openapi" / "openapi.json").read_text())
+THING, READ = "org.example:fuzzed", "org.example:read"
+"""The things, and policies, that requests change and read; those that delete have their own."""
+POLICY = "org.example:fuzzed-policy"
+"""The policy that requests change."""
+ACCEPTED = "fuzzed-1"
+"""Correlation-id of an accepted request."""
+USER = "ditto"
+
+KNOWN: Json = {
+    "path-thingId": [THING],
+    "path-policyId": [POLICY],
+    "path-label": ["owner"],
+    "path-subjectId": [f"nginx:{USER}"],
+    "path-resourcePath": ["thing:/"],
+    "path-correlationId": [ACCEPTED],
+    "path-featureId": ["lamp"],
+    "path-attributePath": ["colour", "a%2Fb"],
+    "path-propertyPath": ["on", "a%2Fb"],
+    "query-condition": ["exists(thingId)", 'eq(attributes/colour,"red")'],
+    "query-live-channel-condition": ["exists(thingId)"],
+    "query-fields": ["thingId", "attributes(colour),_revision"],
+    "query-ids": [READ, f"{READ},org.example:none"],
+    "query-namespace": ["org.example"],
+    # Never one custom label alone: without response-required its failure has no body.
+    "query-requested-acks": ["", "twin-persisted", "twin-persisted,my:ack,other:ack"],
+    "query-timeout": ["20ms"],
+    "header-if-match": ["*", '"rev:1"'],
+    "header-if-none-match": ['"rev:0"'],
+}
+"""Values with which requests come further than to the first check."""
+OWN_IDS = {
+    "NewThing": ("thingId", "policyId"),
+    "ThingPatch": ("thingId", "policyId"),
+    "NewPolicy": ("policyId",),
+}
+"""What would at random contradict the address, or name what is not there."""
+LEFT_OUT = ("header-requested-acks", "header-timeout", "header-response-required")
+"""What would most often contradict the query parameter of the same name."""
+
+
+_ENTRY = "DELETE /api/2/policies/{policyId}/entries/{label}"
+UNLIKELY = {_ENTRY, f"{_ENTRY}/subjects/{{subjectId}}", f"{_ENTRY}/resources/{{resourcePath}}"}
+"""Where few requests succeed: they would lock their sender out, or nothing is there any more."""
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that does not wait long for acks that nobody sends."""
+    place = tmp_path_factory.mktemp("fuzzed")
+    with redis_server() as store:
+        gateway = Gateway(
+            place,
+            redis_url=store.url,
+            default_timeout="20ms",
+            max_timeout="200ms",
+            async_keep="120s",
+        )
+        with running(gateway):
+            yield gateway
+
+
+def published() -> Json:
+    """The document, but for answers that may be anything: all the others have to be in it."""
+    document = copy.deepcopy(DOCUMENT)
+    del document["paths"]["/ws/2"]  # not a request with an answer
+    for item in document["paths"].values():
+        for operation in item.values():
+            operation["responses"].pop("default", None)
+    return document
+
+
+def narrowed() -> Json:
+    """The document with a few values only for what is mostly refused at random."""
+    document = published()
+    components = document["components"]
+    for name, values in KNOWN.items():
+        schema = {"type": "string", "enum": values, "example": values[0]}
+        components["parameters"][name]["schema"] = schema
+    for name, fields in OWN_IDS.items():
+        for field in fields:
+            del components["schemas"][name]["properties"][field]
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            about = {"get": READ, "delete": own(operation)}.get(method)
+            named = {"type": "string", "enum": [about], "example": about}
+            given = [
+                components["parameters"][one["$ref"].rpartition("/")[2]]
+                for one in operation.get("parameters", ())
+                if not one["$ref"].endswith(LEFT_OUT)
+            ]
+            operation["parameters"] = [
+                {**one, "schema": named}
+                if about and one["name"] in ("thingId", "policyId")
+                else one
+                for one in given
+            ]
+            if path.endswith("/policyId") and "requestBody" in operation:
+                for content in operation["requestBody"]["content"].values():
+                    content["schema"] = {"type": "string", "enum": [THING]}
+    return document
+
+
+def own(operation: Json) -> str:
+    """The thing or policy of an operation that deletes: no other one takes it away."""
+    return f"org.example:{operation['operationId']}"
+
+
+def deleted(beginning: str) -> list[str]:
+    """What the operations delete whose paths begin so."""
+    return [
+        own(item["delete"])
+        for path, item in DOCUMENT["paths"].items()
+        if path.startswith(beginning) and "delete" in item
+    ]
+
+
+def run(gateway: Gateway, document: Json, place: Path, *options: str) -> Json:
+    """Let schemathesis test the gateway; its report. AssertionError with its output if it fails."""
+    source, report = place / "openapi.json", place / "report.json"
+    source.write_text(json.dumps(document))
+    command = [
+        sys.executable, "-m", "schemathesis.cli",
+        f"--config-file={HERE / 'schemathesis.toml'}",
+        "run", str(source), f"--url={gateway.url}", f"--auth={USER}:{PASSWORDS[USER]}",
+        "--report=json", f"--report-json-path={report}", "--warnings=off", *options,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=110, cwd=place, check=False
+    )
+    raised = {event["exception"] for event in gateway.events("request.failed")}
+    assert not raised, "\n".join(raised)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: Json = json.loads(report.read_text())
+    assert found["complete"]
+    operations = sum(len(item) for item in document["paths"].values())
+    assert found["operations"]["tested"] == operations
+    assert found["test_cases"]["generated"] > 3 * operations
+    return found
+
+
+def prepare(gateway: Gateway) -> None:
+    """Make what most requests are about: things, a policy, and an accepted request."""
+    lamp = {"definition": ["org.example:lamp:1.0.0"], "properties": {"on": True}}
+    lamp["desiredProperties"] = {"on": False}
+    body = {
+        "definition": "org.example:lamp:1.0.0",
+        "attributes": {"colour": "red"},
+        "features": {"lamp": lamp},
+    }
+    auth = (USER, PASSWORDS[USER])
+    with httpx.Client(base_url=gateway.url, auth=auth, trust_env=False) as client:
+        policy = DOCUMENT["components"]["schemas"]["NewPolicy"]["example"]
+        for name in (THING, READ, *deleted("/api/2/things/")):
+            made = client.put(thing(name), json={**body, "_policy": policy})
+            assert made.status_code in (201, 204)
+        for name in (POLICY, *deleted("/api/2/policies/")):
+            made = client.put(f"/api/2/policies/{name}", json=policy)
+            assert made.status_code in (201, 204)
+        later = {"prefer": "respond-async", "correlation-id": ACCEPTED}
+        client.put(thing(READ), json=body, headers=later)
+        assert client.get(f"/api/2/acks/{ACCEPTED}").status_code == 200
+
+
+@pytest.mark.slow
+def test_requests_within_and_beyond_the_document(fuzzed: Gateway, tmp_path: Path) -> None:
+    prepare(fuzzed)
+    run(fuzzed, published(), tmp_path, "--max-examples=3")
+
+
+@pytest.mark.slow
+def test_requests_that_come_further(fuzzed: Gateway, tmp_path: Path) -> None:
+    prepare(fuzzed)
+    found = run(fuzzed, narrowed(), tmp_path, "--mode=positive", "--max-examples=10")
+    never = {
+        name
+        for name, phases in found["valid_rates"].items()
+        if not any(phase["accepted"] for phase in phases.values())
+    }
+    assert never <= UNLIKELY, "all other routes have answered some request with 2xx"
