@@ -21,6 +21,7 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _NAMESPACE = r"[a-zA-Z]\w*(?:[.\-]\w+)*"
 _THING_ID = re.compile(rf"(?:{_NAMESPACE})?:[^\x00-\x1F\x7F-\xFF/]+", re.ASCII)
 _DEFINITION = re.compile(r"[\w.\-]+:[\w.\-]+:[\w.\-]+|https?://\S+", re.ASCII)
+_OBJECT_FIELDS = frozenset({"properties", "desiredProperties"})
 _FIELDS = ("policyId", "definition", "attributes", "features")
 _FEATURE_FIELDS = frozenset({"definition", "properties", "desiredProperties"})
 _NO_FEATURE = "The feature must be a JSON object."
@@ -174,7 +175,15 @@ def check_features(value: Any) -> Any:
     if value is None:
         return None
     check_object("features", value)
-    return {name: check_feature(feature, name) for name, feature in value.items()}
+    for feature in value.values():
+        if type(feature) is dict:
+            for field, item in feature.items():
+                if type(item) is not dict or field not in _OBJECT_FIELDS:
+                    break
+            else:
+                continue  # the common case, without a call
+        return {name: check_feature(feature, name) for name, feature in value.items()}
+    return value
 
 
 def check_feature(value: Any, name: str = "") -> Any:

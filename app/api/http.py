@@ -296,8 +296,11 @@ def wire_answer(answer: Answer, date: bytes, keep_alive: bool) -> bytes:
     lines = [f"HTTP/1.1 {status} {_phrase(status)}\r\n"]
     for name, value in headers.items():
         if name in _SHOWN:
-            safe = type(value) is str and value.isprintable()
-            lines.append(f"{name}: {value if safe else _header_text(value)}\r\n")
+            kind = type(value)
+            if kind is int or (kind is str and value.isprintable()):
+                lines.append(f"{name}: {value}\r\n")
+            else:
+                lines.append(f"{name}: {_header_text(value)}\r\n")
     payload = b"" if body is None or status in (204, 304) else _encode_body(body)
     if payload:
         lines.append(f"content-type: {content_type}\r\ncontent-length: {len(payload)}\r\n")

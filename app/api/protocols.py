@@ -221,13 +221,19 @@ class HttpProtocol(HttpToolsProtocol):
             or self.expect_100_continue
             or self.flow.write_paused
             or self._is_busy()
-            or self.parser.get_http_version() != "1.1"
-            or self.parser.should_upgrade()
         ):
             super().on_headers_complete()
             return
         raw_path, _, query = url.partition(b"?")
-        if raw_path == _THINGS:
+        # Clients send the same headers again and again on a connection.
+        known = (
+            self._seen is not None
+            and self.headers == self._seen_headers
+            and query == self._seen_query
+        )
+        if raw_path == _THINGS or not (
+            known or (self.parser.get_http_version() == "1.1" and not self.parser.should_upgrade())
+        ):
             super().on_headers_complete()
             return
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # a TypedDict being filled
@@ -235,12 +241,8 @@ class HttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = raw_path
         scope["query_string"] = query
         scope["path"] = raw_path.decode("latin-1")
-        if (
-            self._seen is not None
-            and self.headers == self._seen_headers
-            and query == self._seen_query
-        ):
-            # Clients send the same headers again and again on a connection.
+        if known:
+            assert self._seen is not None
             head, principal = self._seen
             head = head.again()
         else:

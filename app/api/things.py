@@ -12,7 +12,7 @@ from acks.aggregator import Answer, Outcome, http_answer
 from acks.changes import check_merge, check_put
 from acks.document import check_thing_id
 from acks.errors import GatewayError, error
-from acks.headers import Setter, http_options
+from acks.headers import AckOptions, Setter, http_options
 from acks.labels import TWIN_PERSISTED
 from acks.policy_document import check_policy
 from acks.preconditions import Preconditions, parse_preconditions
@@ -43,6 +43,8 @@ _ACTIONS = {"PUT": "put", "PATCH": "merge", "DELETE": "delete"}
 _PUT_TYPES = ("application/json", "application/octet-stream")
 _MERGE_TYPES = ("application/merge-patch+json",)
 _COLLECTION = "/api/2/things"
+_REMEMBERED = 4096
+"""Combinations of ack headers whose meaning is kept: clients send the same few ones."""
 DEFAULT_NAMESPACE = "org.eclipse.ditto"
 """Namespace of things that are made by POST without another one, as in Ditto."""
 
@@ -69,6 +71,7 @@ class Things:
         self._authenticator = authenticator
         self._queries = queries
         self._rules = rules
+        self._completed: dict[tuple[bool, str | None, str | None, str | None], AckOptions] = {}
         self._max_body = max_body
         self._max_headers = max_headers
 
@@ -146,13 +149,7 @@ class Things:
     ) -> Command:
         """The command that a changing request asks for. Raises GatewayError."""
         known = head.known
-        options = http_options(
-            Setter.LIVE if is_live(head) else Setter.TWIN_MODIFY,
-            known.get("requested-acks"),
-            known.get("response-required"),
-            known.get("timeout"),
-            *self._rules,
-        )
+        options = self._options(known, "channel" in known and is_live(head))
         checks: Preconditions | None = None
         if not _UNUSUAL.isdisjoint(known):
             _check_unusual(known)
@@ -194,6 +191,23 @@ class Things:
             action,
             checks,
         )
+
+    def _options(self, known: Mapping[str, str], live: bool) -> AckOptions:
+        """The ack headers, read and completed; raises as :func:`http_options`."""
+        given = (
+            live,
+            known.get("requested-acks"),
+            known.get("response-required"),
+            known.get("timeout"),
+        )
+        options = self._completed.get(given)
+        if options is None:
+            options = http_options(
+                Setter.LIVE if live else Setter.TWIN_MODIFY, *given[1:], *self._rules
+            )
+            if len(self._completed) < _REMEMBERED:
+                self._completed[given] = options
+        return options
 
     def answer(self, scope: Scope, head: RequestHead, command: Command, outcome: Outcome) -> Answer:
         """An outcome as the answer to its HTTP request."""

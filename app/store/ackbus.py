@@ -19,6 +19,9 @@ from acks.signals import Acknowledgement
 from app.links import Links
 from app.store.redis_client import Redis, RedisAddress, Reply, Subscriber
 
+GATHER_S = 0.001
+"""Shortest time between two messages, s: under load many acks share one, else none waits."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -47,6 +50,8 @@ class AckBus:
             address, [ack_channel(prefix, node)], self._received, name=f"ackgate-acks-{node}"
         )
         self._outgoing: dict[str, list[list[Any]]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._flushed = 0.0
         self.lost = 0
         self.sent_by_link = 0
         self.sent_by_pubsub = 0
@@ -66,15 +71,24 @@ class AckBus:
         await self._subscriber.close()
 
     def send(self, node: str, ack: Acknowledgement) -> None:
-        """Send an ack to ``node`` with the others of this tick."""
+        """Send an ack to ``node``: at once, or with others :data:`GATHER_S` after the last ones."""
         if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = self._loop
+            if loop is None:
+                # Asking for it every time is a system call in CPython 3.11.
+                self._loop = loop = asyncio.get_running_loop()
+            if loop.time() - self._flushed < GATHER_S:
+                loop.call_later(GATHER_S, self._flush)
+            else:
+                loop.call_soon(self._flush)
         record = [ack.correlation_id, ack.label, ack.thing_id, ack.status, ack.headers or None]
         if ack.payload is not None:
             record.append(ack.payload)
         self._outgoing.setdefault(node, []).append(record)
 
     def _flush(self) -> None:
+        if self._loop is not None:
+            self._flushed = self._loop.time()
         outgoing, self._outgoing = self._outgoing, {}
         for node, records in outgoing.items():
             content = orjson.dumps(records)

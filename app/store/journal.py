@@ -24,6 +24,9 @@ PAGE = 200
 PAUSE_BYTES = 64 * 1024
 """Bytes that are handed on before the event loop gets a turn."""
 
+GATHER_S = 0.001
+"""Shortest time between two reads, s: under load many entries share one, else none waits."""
+
 OnEntry = Callable[[int, bytes, list[Reply]], None]
 
 
@@ -120,6 +123,8 @@ class JournalTail:
             "STREAMS",
             *self._keys,
         )
+        loop = asyncio.get_running_loop()
+        last = 0.0
         while True:
             try:
                 reply = await redis.call(*head, *self._positions)
@@ -132,6 +137,10 @@ class JournalTail:
                 continue
             if isinstance(reply, list):
                 await self._page(reply)
+                now = loop.time()
+                if now - last < GATHER_S:
+                    await asyncio.sleep(GATHER_S)
+                last = now
 
     async def _reconnected(self, redis: Redis) -> None:
         """Wait for the store, and make sure our positions are not ahead of what it has."""

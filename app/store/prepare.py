@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -20,12 +20,8 @@ from acks.signals import Command, JsonObject, Response
 Path = tuple[str, ...]
 
 
-class Prepared(NamedTuple):
-    """A change, the policy that governs the thing afterwards, and a policy to create with it."""
-
-    change: Change
-    policy: Policy
-    created_policy: JsonObject | None
+Prepared = tuple[Change, Policy, JsonObject | None]
+"""A change, the policy that governs the thing afterwards, and a policy to create with it."""
 
 
 def named_policy(command: Command) -> str | None:
@@ -51,7 +47,7 @@ def prepare_creation(
         document = command.policy or implicit_policy(command.thing_id, command.subjects[0])
         policy = compiled(document)
     _check_write(policy, command)
-    return Prepared(done, policy, document)
+    return done, policy, document
 
 
 def prepare_change(twin: Twin, policy: Policy, command: Command, target: Policy | None) -> Prepared:
@@ -66,7 +62,7 @@ def prepare_change(twin: Twin, policy: Policy, command: Command, target: Policy 
     done = change(twin, command)
     document = done.document
     if document is None or document["policyId"] == twin.policy_id:
-        return Prepared(done, policy, None)
+        return done, policy, None
     if target is None:
         raise error(
             "things:thing.notcreatable",
@@ -74,7 +70,7 @@ def prepare_change(twin: Twin, policy: Policy, command: Command, target: Policy 
             policy_id=document["policyId"],
         )
     _check_write(target, command)
-    return Prepared(done, target, None)
+    return done, target, None
 
 
 def _check_write(policy: Policy, command: Command) -> None:

@@ -19,7 +19,6 @@ from itertools import count
 import orjson
 import structlog
 
-from acks.changes import Change
 from acks.document import Twin, format_pointer
 from acks.errors import GatewayError, error
 from acks.journal import ASYNC, journal_key, meta_json, policy_key, request_key, shard_of, twin_key
@@ -46,6 +45,8 @@ MAX_ATTEMPTS = 200
 
 TOMBSTONE_MS = 30 * 24 * 3_600_000
 """How long a deleted thing's revision is remembered, so that a new one goes on from it, ms."""
+
+_POLICY_ID = ("policyId",)
 
 LANE_BYTES = 1_500
 """What a lane takes beside its document, about."""
@@ -147,11 +148,13 @@ class TwinStore:
         ``deadline`` (ms since the epoch) goes into the journal: until then somebody waits for acks.
         """
         op = Op(command, deadline, on_done)
-        policy_id = named_policy(command)
-        if policy_id is None:
-            self._enter(op)
-        else:
+        path, value = command.path, command.value
+        if (path == _POLICY_ID or (not path and type(value) is dict and "policyId" in value)) and (
+            policy_id := named_policy(command)
+        ) is not None:
             self._with_policy(op, policy_id)
+        else:
+            self._enter(op)
 
     def _with_policy(self, op: Op, policy_id: str) -> None:
         own = policy_id == op.command.thing_id
@@ -202,7 +205,7 @@ class TwinStore:
         command = op.command
         try:
             prepared = self._prepare(lane, op)
-            document = prepared.change.document
+            document = prepared[0].document
             text = b"" if document is None else orjson.dumps(document)
             if len(text) > self._max_thing:
                 raise error("things:thing.toolarge", size=len(text), limit=self._max_thing)
@@ -224,8 +227,9 @@ class TwinStore:
         if twin is None or not twin.policy_id:
             named = op.policy or (op.own_policy if command.policy is None else None)
             return prepare_creation(command, named, self._policies.compile)
-        whole = command.action == "put" and not command.path and command.checks is None
-        if twin.document is None and not whole:
+        if twin.document is None and (
+            command.path or command.action != "put" or command.checks is not None
+        ):
             lane.twin = twin = twin._replace(document=orjson.loads(lane.text))
         if lane.policy is None:
             raise error("things:thing.notfound", thing_id=command.thing_id)
@@ -247,7 +251,12 @@ class TwinStore:
             now,
             done.document if parsed else None,
         )
-        value = self._value(command, done, document)
+        if done.action == "deleted":
+            value = b""
+        elif path or done.action == "merged":
+            value = orjson.dumps(done.value)
+        else:
+            value = document
         meta = meta_json(
             thing_id,
             done.action,
@@ -300,15 +309,6 @@ class TwinStore:
     def _request_key(self, command: Command) -> str:
         shard = shard_of(command.thing_id, self._shards)
         return request_key(self._prefix, shard, command.correlation_id)
-
-    @staticmethod
-    def _value(command: Command, done: Change, document: bytes) -> bytes:
-        """The entry's value as JSON text; empty for a deletion."""
-        if done.action == "deleted":
-            return b""
-        if not command.path and done.action != "merged":
-            return document
-        return orjson.dumps(done.value)
 
     def _entry_headers(self, command: Command, originator: str) -> bytes:
         if command.headers:
