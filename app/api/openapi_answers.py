@@ -59,11 +59,19 @@ _FACTS: dict[str, object] = {
 }
 
 
+_LIMITS = {
+    "headers.too.large": 5_120,
+    "request.toolarge": 1_048_576,
+    "messages:payload.toolarge": 256_000,
+}
+"""The limits of those errors that do not have the usual one."""
+
+
 class _Sample(Formatter):
     """Fills the templates of the catalogue; facts without a sample show their name."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
-        return _FACTS.get(str(key), _Name(key))
+        return kwargs.get(key) or _FACTS.get(str(key), _Name(key))
 
 
 class _Name:
@@ -75,9 +83,10 @@ class _Name:
 
 
 def _example(kind: ErrorKind) -> Json:
+    facts = {"limit": _LIMITS[kind.code]} if kind.code in _LIMITS else {}
     fill = _Sample().format
-    description = None if kind.description is None else fill(kind.description)
-    return GatewayError(kind, fill(kind.message), description).to_json()
+    description = None if kind.description is None else fill(kind.description, **facts)
+    return GatewayError(kind, fill(kind.message, **facts), description).to_json()
 
 
 def _belongs(code: str, area: str) -> bool:

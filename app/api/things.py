@@ -174,7 +174,7 @@ class Things:
             value = parse_json(body)
             if not path:
                 if action == "create" and isinstance(value, dict) and "thingId" in value:
-                    raise error("things:id.notsettable", description=_GENERATED)
+                    raise error("things:id.notsettable", message=_NO_ID, description=_GENERATED)
                 policy = _inline_policy(thing_id, value, principal.subjects[0])
             check = check_merge if action == "merge" else check_put
             value = check(thing_id, path, value)
@@ -238,6 +238,7 @@ class Things:
 
 
 _ALL = ("GET", "PUT", "PATCH", "DELETE")
+_NO_ID = "It is not allowed to provide a Thing ID in the request body."
 _GENERATED = "The ID of a Thing made by POST is generated; leave 'thingId' out, or use PUT."
 
 

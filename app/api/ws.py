@@ -196,6 +196,7 @@ def _subscription(rest: str) -> Subscription:
             "rql.expression.invalid",
             text=parameters["filter"],
             reason="This gateway does not evaluate filters yet.",
+            description="Leave the filter out, and choose among what comes.",
         )
     if parameters.get("extraFields"):
         raise error(

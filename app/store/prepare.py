@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ import orjson
 from acks.changes import Change, change, minimized, unchanged
 from acks.document import Twin
 from acks.errors import error
-from acks.policy import READ, WRITE, Policy, implicit_policy
+from acks.policy import WRITE, Policy, implicit_policy
 from acks.preconditions import Preconditions, check_condition, check_tags
 from acks.resources import ABSENT, lookup, not_deletable, not_modifiable
 from acks.signals import Command, JsonObject, Response
@@ -102,6 +103,7 @@ def _check_state(twin: Twin, policy: Policy, command: Command, checks: Precondit
             "things:precondition.failed",
             message="The previous value was equal to the new value and the 'if-equal' header was "
             f"set to '{checks.if_equal}'.",
+            description="Nothing was changed. Without that header an equal value is written again.",
         )
     if checks.if_equal == "skip-minimizing-merge" and command.action == "merge":
         return command._replace(value=minimized(twin, command))
@@ -119,14 +121,13 @@ def check_twin_condition(
         return
     assert twin.document is not None
     special = {"_revision": twin.revision, "_created": twin.created, "_modified": twin.modified}
-
-    def may_read(path: Path) -> bool:
-        return path[0] in _SEEN_BY_ALL or policy.may(subjects, READ, "thing", path)
-
-    check_condition(checks, twin.document, special, time.time_ns() // 1_000_000, may_read=may_read)
-
-
-_SEEN_BY_ALL = frozenset({"thingId", "_namespace", "_revision", "_created", "_modified"})
+    check_condition(
+        checks,
+        twin.document,
+        special,
+        time.time_ns() // 1_000_000,
+        may_read=partial(policy.may_see, subjects),
+    )
 
 
 def etag(path: Path, revision: int, value: bytes) -> str:

@@ -19,9 +19,12 @@ from tests.servers import wait_for
 
 PAGE = ROOT / "docs" / "acknowledgements.md"
 BASE = "http://127.0.0.1:8080"
-THING = f"{BASE}/api/2/things/org.example:lamp-1"
+THING = f"{BASE}/api/2/things/org.example:lamp-2"
 ANY = "..."
-FUNCTION = ["-H", "content-type: application/json"]
+FUNCTIONS = {
+    "req": ["-H", "content-type: application/json"],
+    "patch": ["-X", "PATCH", "-H", "content-type: application/merge-patch+json"],
+}
 
 
 def examples() -> list[tuple[str, str, int]]:
@@ -36,17 +39,17 @@ def examples() -> list[tuple[str, str, int]]:
 
 
 def request_of(line: str, url: str) -> httpx.Request:
-    """The request that the page's ``req`` would send with curl."""
+    """The request that the page's functions would send with curl."""
     words = shlex.split(line.replace("$T", THING), comments=True)
-    assert words.pop(0) == "req"
+    words = FUNCTIONS[words[0]] + words[1:]
     method, headers, content, target = "GET", dict[str, str](), None, ""
-    words = FUNCTION + words
     while words:
         word = words.pop(0)
         if word == "-X":
             method = words.pop(0)
         elif word == "-H":
             name, _, value = words.pop(0).partition(": ")
+            assert name not in headers, "curl would send it twice"
             headers[name] = value
         elif word == "-d":
             content = words.pop(0)
@@ -108,6 +111,14 @@ async def test_every_example_of_the_page_is_true(gateway: Gateway) -> None:
             if answer.status_code != status or problem:
                 wrong.append(f"{line}\n    {answer.status_code} {problem}\n    {answer.text}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_functions_are_those_of_the_page() -> None:
+    for name, words in FUNCTIONS.items():
+        definition = re.search(rf"^{name}\(\) .*$", PAGE.read_text(), re.MULTILINE)
+        assert definition is not None
+        for word in words:
+            assert word in definition[0]
 
 
 @pytest.mark.parametrize("label", ["twin-persisted", "live-response", "search-persisted"])

@@ -21,6 +21,7 @@ from acks.headers import (
 )
 from acks.pending import Pending
 from acks.signals import Acknowledgement, Response
+from acks.topic import event_topic, parse_topic
 
 labels = st.lists(st.sampled_from(["aaa", "bbb", "ccc", "ddd"]), min_size=1, unique=True)
 statuses = st.integers(100, 599)
@@ -104,6 +105,19 @@ def test_no_defaulting_turns_a_valid_combination_into_an_error(
 @given(st.lists(st.text(min_size=1), min_size=1).map(tuple))
 def test_pointers_round_trip(path: tuple[str, ...]) -> None:
     assert parse_pointer(format_pointer(path)) == path
+
+
+@given(
+    st.from_regex(r"[a-z][a-z.]{0,8}", fullmatch=True).filter(lambda text: ".." not in text),
+    st.text(st.characters(codec="ascii", exclude_characters="/", categories=["L", "N", "P"]),
+            min_size=1),
+    st.sampled_from(["created", "modified", "merged", "deleted"]),
+)  # fmt: skip
+def test_event_topics_round_trip(namespace: str, name: str, action: str) -> None:
+    topic = parse_topic(event_topic(f"{namespace}:{name}", action))
+    assert (topic.thing_id, topic.criterion, topic.action) == (
+        f"{namespace}:{name}", "events", action,
+    )  # fmt: skip
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["", "s", "ms", "m"]))
