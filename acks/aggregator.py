@@ -15,6 +15,11 @@ _REFUSED = (
     "received, though: "
 )
 _PLAIN = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
+_OURS = frozenset({
+    "location", "www-authenticate", "retry-after", "allow", "preference-applied", "etag",
+    "entity-revision", "ditto-originator", "requested-acks",
+})  # fmt: skip
+"""Headers of an HTTP answer that say something of ours: no subscriber chooses them (1.8, 4.2)."""
 
 
 def combined_status(statuses: Sequence[int]) -> int:
@@ -56,12 +61,16 @@ def aggregate_json(acks: Iterable[Acknowledgement], minimal: bool = False) -> di
 
 
 class Outcome(NamedTuple):
-    """The one answer type: final acks and combined status, or a plain response, or an error."""
+    """The one answer type: final acks and combined status, or a plain response, or an error.
+
+    ``late`` are the labels among ``acks`` that nobody has acknowledged in time.
+    """
 
     status: int
     acks: tuple[Acknowledgement, ...] = ()
     response: Response | None = None
     error: GatewayError | None = None
+    late: tuple[str, ...] = ()
 
     @property
     def success(self) -> bool:
@@ -101,7 +110,8 @@ def http_answer(
         response = outcome.response
         return Answer(response.status, response.payload, {**response.headers, **command_headers})
     if len(acks) == 1 and acks[0].status >= 200:
-        return _single(acks[0], {**acks[0].headers, **command_headers})
+        given = {name: value for name, value in acks[0].headers.items() if name not in _OURS}
+        return _single(acks[0], {**given, **command_headers})
     # A lone ack's 1xx cannot be the status of an answer.
     status = outcome.status if outcome.status >= 200 else 424
     return Answer(status, aggregate_json(acks), command_headers)
@@ -119,6 +129,18 @@ def _single(ack: Acknowledgement, headers: Mapping[str, Any]) -> Answer:
         return Answer(status, ack.payload, headers)
     content_type = read_content_type(str(given))
     return Answer(status, body_of(ack.payload, content_type), headers, content_type.shown)
+
+
+def stand_in(outcome: Outcome, label: str, answer: Answer) -> Outcome:
+    """The outcome with ``answer`` as the ack of ``label``, which nobody gave in time (4, 4)."""
+    acks = tuple(
+        ack._replace(status=answer.status, payload=answer.body, headers=answer.headers)
+        if ack.label == label
+        else ack
+        for ack in outcome.acks
+    )
+    status = combined_status([ack.status for ack in acks])
+    return Outcome(status, acks, late=tuple(one for one in outcome.late if one != label))
 
 
 class Aggregator:
@@ -203,12 +225,14 @@ class Aggregator:
             return self.outcome
         payload = error("acknowledgement:request.timeout", timeout_ms=self.timeout_ms).to_json()
         headers = {"correlation-id": self.correlation_id, "response-required": False}
+        late = self.missing
         for label, ack in self._acks.items():
             if ack is None:
                 self._acks[label] = Acknowledgement(
                     label, self.thing_id, self.correlation_id, 408, payload, headers
                 )
-        return self._finish()
+        self.outcome = self._finish()._replace(late=late)
+        return self.outcome
 
     def refuse(self, reason: str) -> None:
         """Take note of a live response that does not count; a timeout will say so (spec 3)."""

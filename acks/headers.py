@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -122,6 +123,14 @@ def parse_boolean(header: str, text: str) -> bool:
     if text == "false":
         return False
     raise invalid_header(header, text, "boolean")
+
+
+def allows_lockout(known: Mapping[str, str]) -> bool:
+    """Whether a request may make a policy that locks its sender, or everybody, out.
+
+    Raises ``header.invalid`` (spec websocket-... 5.7).
+    """
+    return parse_boolean("allow-policy-lockout", known.get("allow-policy-lockout", "false"))
 
 
 def invalid_header(header: str, value: str, type_name: str) -> GatewayError:

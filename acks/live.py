@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from acks.document import MAX_ID_LENGTH, parse_pointer
+from acks.document import MAX_ID_LENGTH, format_pointer, parse_pointer
 from acks.errors import GatewayError, error
 from acks.headers import AckOptions
 from acks.journal import COMMAND, MESSAGE, EntryMeta
 from acks.labels import LIVE_RESPONSE
+from acks.policy import Path, message_parts
 from acks.signals import Live
 
 INVALID_RESPONSE = "live-response#invalid"
@@ -90,16 +91,29 @@ def kind_of(live: Live) -> str:
 
 
 def message_path(box: str, subject: str, feature: str | None = None) -> str:
-    """Path of a message: ``/inbox/messages/ask``, ``/features/f/outbox/messages/ask``."""
-    place = "" if feature is None else f"/features/{feature}"
+    """Path of a message: ``/inbox/messages/ask``, ``/features/f/outbox/messages/ask``.
+
+    The feature's id is escaped as in a JSON pointer; the subject is all the rest, as it is.
+    """
+    place = "" if feature is None else format_pointer(("features", feature))
     return f"{place}/{box}/messages/{subject}"
 
 
-def resource_of(live: Live) -> tuple[str, tuple[str, ...]]:
-    """Kind and path of the policy resource that governs it (spec websocket-... 5.4)."""
-    if live.criterion == "messages":
-        return "message", tuple(part for part in live.path.split("/") if part)
-    return "thing", parse_pointer(live.path)
+def resources_of(live: Live) -> tuple[str, tuple[Path, ...]]:
+    """Kind and paths of the policy resources that govern it (spec websocket-... 5.4).
+
+    A message has two if its subject can be read as it is and as a part of a JSON pointer (``a~1b``
+    as itself and as ``a/b``): it takes a permission on both.
+    """
+    if live.criterion != "messages":
+        return "thing", (parse_pointer(live.path),)
+    plain = [part for part in live.path.split("/") if part]
+    if "~" not in live.path:
+        return "message", (message_parts(plain),)
+    read = [part.replace("~1", "/").replace("~0", "~") for part in plain]
+    if plain[0] == "features":
+        plain[1] = read[1]
+    return "message", tuple(dict.fromkeys((message_parts(read), message_parts(plain))))
 
 
 def is_claim(live: Live) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -41,11 +42,27 @@ def split_resource(key: str) -> tuple[str, Path]:
     if not separator or kind not in _TYPES or not path.startswith("/"):
         raise error("policies:entry.invalid", reason=f"'{key}' is not a resource.")
     parts = [part.replace("~1", "/").replace("~0", "~") for part in path.split("/") if part]
+    if kind == "message":
+        return kind, message_parts(parts)
     if kind == "policy" and len(parts) > 3 and parts[2] in ("subjects", "resources"):
         # What follows is one name in the document: "nginx:a/b", "thing:/attributes", "thing:/".
         name = "/".join(parts[3:])
         parts[3:] = [f"{name}/" if name in _ROOTS else name]
     return kind, tuple(parts)
+
+
+def message_parts(parts: Sequence[str]) -> Path:
+    """The path of a message's resource in the one form in which rules and messages are compared.
+
+    A subject is text, and a slash in it is the same however it was escaped, so it separates in
+    every case: ``a~1b`` in a rule is the subject ``a/b``. A feature id stays one part, whatever is
+    in it. A part of slashes alone stays too: a rule for it is not one for all above it.
+    """
+    at = 4 if parts[:1] == ["features"] else 2
+    path = list(parts[:at])
+    for part in parts[at:]:
+        path += [one for one in part.split("/") if one] or [part]
+    return tuple(path)
 
 
 def expiry_ms(subject: Any) -> int | None:
@@ -213,14 +230,17 @@ class Policy:
 
     # --- parts of a value
 
-    def view(self, subjects: tuple[str, ...], kind: str, path: Path, value: Any) -> Any:
+    def view(
+        self, subjects: tuple[str, ...], kind: str, path: Path, value: Any, foreign: bool = False
+    ) -> Any:
         """As much of ``value``, which is at ``kind:path``, as the requester may READ (5.3, 5.4).
 
         Objects of which nothing is left are left out; if that is all of it: ABSENT. Of a whole
         thing :data:`ALWAYS_SEEN` is kept for whoever may read any of it. ``value`` is not changed,
-        and the view shares what it does not filter with it.
+        and the view shares what it does not filter with it. ``foreign``: it may be of another
+        shape than a twin, so what cannot be cut although a revoke lies below is left out too.
         """
-        seen = _visible(*self._marked(subjects, READ, kind).at(path), value)
+        seen = _visible(*self._marked(subjects, READ, kind).at(path), value, foreign)
         if path or kind != "thing" or not isinstance(value, dict):
             return seen
         if seen is ABSENT:
@@ -267,18 +287,19 @@ class Policy:
         return root
 
 
-def _visible(mark: _Mark, allowed: bool, value: Any) -> Any:
+def _visible(mark: _Mark, allowed: bool, value: Any, foreign: bool) -> Any:
     """What is left of ``value`` below ``mark``, itself allowed or not; ABSENT for nothing.
 
     As deep as the rules at most: below them all or nothing is visible.
     """
     if not mark.below or not isinstance(value, dict) or not value:
-        return value if allowed else ABSENT
+        uncut = foreign and mark.holes and value != {}
+        return value if allowed and not uncut else ABSENT
     left = {}
     for name, child in value.items():
         below = mark.below.get(name)
         if below is not None:
-            child = _visible(below, below.passes(allowed), child)  # noqa: PLW2901
+            child = _visible(below, below.passes(allowed), child, foreign)  # noqa: PLW2901
         elif not allowed:
             continue
         if child is not ABSENT:

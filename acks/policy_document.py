@@ -23,6 +23,7 @@ Part = tuple[str, ...]
 MAX_POLICY_BYTES: Final = 100 * 1024
 SPECIAL = ("_revision", "_created", "_modified")
 """What a stored policy has beside its document."""
+_DELETED = "_deleted"
 _LISTS = ("subjects", "resources")
 _LABEL = re.compile(r"[^\x00-\x1F\x7F/]+")
 _RESERVED_LABELS = ("imported", "nsimported-")
@@ -326,13 +327,15 @@ def check_result(
     document: JsonObject,
     subjects: tuple[str, ...],
     *,
+    before: Policy | None,
     now_ms: int,
     allow_lockout: bool,
 ) -> None:
     """Check what a change makes of a policy: its size, and who can still change it.
 
-    The requester must keep WRITE on all of ``policy:/``, and so must a subject that does not
-    expire, unless ``allow_lockout`` (spec websocket-... 5.7). Raises ``policies:policy.toolarge``,
+    A subject that does not expire must have WRITE on all of ``policy:/``, and so must the requester
+    unless he had it not ``before`` (None: there was no policy), unless ``allow_lockout``
+    (spec websocket-... 5.7). Raises ``policies:policy.toolarge``,
     ``policies:policy.modificationinvalid`` or ``policies:entry.modificationinvalid``.
     """
     _check_size(document)
@@ -347,10 +350,26 @@ def check_result(
     compiled = Policy(document, now_ms)
     if not any(compiled.may((one,), WRITE, "policy", ()) for one in _permanent(document)):
         raise error(code, policy_id=policy_id, label=label)
-    if not compiled.may(subjects, WRITE, "policy", ()):
+    had_it = before is None or before.may(subjects, WRITE, "policy", ())
+    if had_it and not compiled.may(subjects, WRITE, "policy", ()):
         reason = "You would lose your own 'WRITE' permission on resource 'policy:/'; "
         hint = "to do so, set the header 'allow-policy-lockout' to 'true'."
         raise error(code, policy_id=policy_id, label=label, description=reason + hint)
+
+
+def revision(document: JsonObject) -> int:
+    """How often a policy was written; one that a thing brought along says nothing of it."""
+    return int(document.get("_revision", 1))
+
+
+def tombstone(document: JsonObject) -> JsonObject:
+    """What a deleted policy leaves: its revision goes on, and its entries say who may go on."""
+    return {**document, "_revision": revision(document) + 1, _DELETED: True}
+
+
+def is_tombstone(document: JsonObject) -> bool:
+    """Whether it is what a deleted policy has left."""
+    return _DELETED in document
 
 
 def _check_size(document: JsonObject) -> None:

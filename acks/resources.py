@@ -67,12 +67,13 @@ def parse_resource(path_text: str, segments: list[str]) -> Path:
 
     ``segments`` are percent-decoded; one empty one at the end, of a trailing slash, is tolerated.
     Raises ``gateway:resource.notfound`` (naming ``path_text``), and ``json.pointer.invalid`` for
-    empty parts and for more than :data:`MAX_DEPTH`.
+    what cannot be a key (empty, or with a leading slash) and for more than :data:`MAX_DEPTH`.
     """
     given = segments[:-1] if segments and segments[-1] == "" else segments
     path = tuple(part.replace("~1", "/").replace("~0", "~") for part in given)
     known = _find_kind(path) is not None
-    if "" in path and (known or path[0] in ("attributes", "features")):
+    bad = any(not part or part[0] == "/" for part in path)
+    if bad and (known or path[0] in ("attributes", "features")):
         raise error("json.pointer.invalid", pointer="/" + "/".join(given))
     if not known:
         raise error("gateway:resource.notfound", path=path_text)

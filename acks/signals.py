@@ -27,7 +27,8 @@ class Command(NamedTuple):
     JSON; ``headers`` what travels on with the signal; ``subjects`` the requester's subjects, the
     first of them its own; ``policy`` the one to create a thing with; ``origin`` the session that
     sent it (it does not get its own event back). ``action`` is put, create, merge or delete;
-    ``answer_to`` is where acks go if not to the node that took the command.
+    ``answer_to`` is where acks go if not to the node that took the command; ``allow_lockout``: the
+    policy to create may be one that the requester, or anybody, cannot change.
     """
 
     thing_id: str
@@ -42,6 +43,7 @@ class Command(NamedTuple):
     action: str = "put"
     checks: Preconditions | None = None
     answer_to: str = ""
+    allow_lockout: bool = False
 
 
 class Query(NamedTuple):

@@ -16,7 +16,7 @@ from acks.document import Twin
 from acks.errors import GatewayError, error
 from acks.journal import EntryMeta, journal_key, shard_of
 from acks.labels import LIVE_RESPONSE
-from acks.live import awaited, is_claim, kind_of, resource_of
+from acks.live import awaited, is_claim, kind_of, resources_of
 from acks.policy import READ, WRITE, Policy
 from acks.resources import not_deletable, not_found, not_modifiable
 from acks.signals import Live, Response
@@ -81,8 +81,7 @@ class LiveChannel:
         if live.checks is not None and live.checks.condition is not None:
             twin = twin._replace(document=orjson.loads(text))
             check_twin_condition(twin, policy, live.checks, live.subjects)
-        kind, path = resource_of(live)
-        readers, revoked = policy.effected(READ, kind, path)
+        readers, revoked = _readers(live, policy)
         options = live.options
         meta = EntryMeta(
             live.thing_id,
@@ -126,6 +125,17 @@ class LiveChannel:
         self._redis.send(("XADD", key, "MAXLEN", "~", self._keep, "*", *fields), replied)
 
 
+def _readers(live: Live, policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Subjects that may read it by all its resources, and those that may not by one of them."""
+    kind, paths = resources_of(live)
+    readers, revoked = policy.effected(READ, kind, paths[0])
+    for path in paths[1:]:
+        also, not_these = policy.effected(READ, kind, path)
+        readers = tuple(subject for subject in readers if subject in also)
+        revoked = tuple(dict.fromkeys((*revoked, *not_these)))
+    return readers, revoked
+
+
 def check_permission(live: Live, policy: Policy) -> None:
     """Whether the sender may send it (spec websocket-... 5.4).
 
@@ -133,11 +143,12 @@ def check_permission(live: Live, policy: Policy) -> None:
     """
     if is_claim(live):
         return
-    kind, path = resource_of(live)
+    kind, paths = resources_of(live)
     if kind == "message":
-        if not policy.may(live.subjects, WRITE, kind, path):
+        if not all(policy.may(live.subjects, WRITE, kind, path) for path in paths):
             raise error("messages:send.notallowed", thing_id=live.thing_id, path=live.path)
         return
+    path = paths[0]
     if live.action == "retrieve":
         # Nobody cuts the answer of a request whose sender does not wait for it.
         partial = not live.answer_to

@@ -20,7 +20,8 @@ import structlog
 import uvicorn
 import uvloop
 
-from app.api.protocols import HttpProtocol, WebSocketProtocol
+from app.api.protocols import HttpProtocol
+from app.api.ws_protocol import WebSocketProtocol
 from app.node import Node
 from app.observe.log import configure
 from app.settings import Settings

@@ -9,7 +9,7 @@ import orjson
 
 from acks.errors import error
 from acks.fields import Selector, select
-from acks.policy import READ, WRITE
+from acks.policy import READ, WRITE, Policy
 from acks.policy_document import (
     SPECIAL,
     Part,
@@ -20,6 +20,7 @@ from acks.policy_document import (
     not_found,
     not_modifiable,
     put_part,
+    revision,
     shown,
 )
 from acks.preconditions import Preconditions, check_tags
@@ -47,23 +48,33 @@ class PolicyCommand(NamedTuple):
 async def change_policy(store: PolicyStore, command: PolicyCommand) -> Response:
     """Carry out a change of a policy; its response. Raises GatewayError."""
     for _ in range(MAX_ATTEMPTS):
-        stored = await store.get(command.policy_id)
+        stored = await store.find(command.policy_id)
         now_ms = time.time_ns() // 1_000_000
-        done = _create(command, now_ms) if stored is None else _change(stored, command, now_ms)
+        if stored is None or stored.deleted:
+            done = _create(stored, command, now_ms)
+        else:
+            done = _change(stored, command, now_ms)
         before = b"" if stored is None else stored.text
         if await store.write(command.policy_id, before, done.document):
             return _response(command, done)
     raise error("policies:policy.unavailable", policy_id=command.policy_id)
 
 
-def _create(command: PolicyCommand, now_ms: int) -> PolicyChange:
+def _create(deleted: StoredPolicy | None, command: PolicyCommand, now_ms: int) -> PolicyChange:
+    """Make a policy; again only for those who could have changed all of the ``deleted`` one.
+
+    Things may still name that, and whoever makes it decides about them.
+    """
     policy_id, document = command.policy_id, command.value
     if command.part or document is ABSENT:
         raise not_found(policy_id, ())
+    if deleted is not None and not deleted.policy.may(command.subjects, WRITE, "policy", ()):
+        raise not_modifiable(policy_id, ())
     check_tags(command.checks, None, kind="modify", entity="policies")
-    _check_result(command, document, now_ms)
+    _check_result(command, document, None, now_ms)
     now = instant(now_ms)
-    special = {"_revision": 1, "_created": now, "_modified": now}
+    number = 1 if deleted is None else revision(deleted.document) + 1
+    special = {"_revision": number, "_created": now, "_modified": now}
     return PolicyChange({**document, **special}, document, True)
 
 
@@ -91,7 +102,7 @@ def _change(stored: StoredPolicy, command: PolicyCommand, now_ms: int) -> Policy
         done = PolicyChange(value, value, False)
     if done.document is None:
         return done
-    _check_result(command, done.document, now_ms)
+    _check_result(command, done.document, stored.policy, now_ms)
     now = instant(now_ms)
     special = {
         "_revision": revision(document) + 1,
@@ -101,12 +112,15 @@ def _change(stored: StoredPolicy, command: PolicyCommand, now_ms: int) -> Policy
     return done._replace(document={**done.document, **special})
 
 
-def _check_result(command: PolicyCommand, document: JsonObject, now_ms: int) -> None:
+def _check_result(
+    command: PolicyCommand, document: JsonObject, before: Policy | None, now_ms: int
+) -> None:
     check_result(
         command.policy_id,
         command.part,
         document,
         command.subjects,
+        before=before,
         now_ms=now_ms,
         allow_lockout=command.allow_lockout,
     )
@@ -153,11 +167,6 @@ async def read_policy(
         whole = {**seen, "_revision": revision(document), **special}
         seen = select(fields, seen if part else whole)
     return Response(200, seen, {"etag": tag, "entity-revision": revision(document)})
-
-
-def revision(document: JsonObject) -> int:
-    """How often a policy was written; one that a thing brought along says nothing of it."""
-    return int(document.get("_revision", 1))
 
 
 def _etag(document: JsonObject, part: Part, current: Any) -> str | None:

@@ -12,7 +12,7 @@ from acks.policy import READ, Policy
 from acks.preconditions import check_tags
 from acks.resources import ABSENT, lookup, missing, not_found
 from acks.signals import JsonObject, Query, Response
-from app.store.prepare import as_body, check_twin_condition, current_etag
+from app.store.prepare import as_body, check_twin_condition, current_etag, etag
 
 
 def answer_query(
@@ -29,30 +29,30 @@ def answer_query(
         raise not_found(thing_id, path)
     headers: dict[str, Any] = {"correlation-id": query.correlation_id, "response-required": False}
     if whole and not path and query.fields is None and query.checks is None:
-        headers["etag"] = current_etag(twin, (), None)
+        headers["etag"] = etag((), twin.revision, b"")
         headers["entity-revision"] = twin.revision
         return Response(200, orjson.Fragment(text), headers)
     twin = twin._replace(document=orjson.loads(text))
     assert twin.document is not None
     value = lookup(twin.document, path)
-    etag = current_etag(twin, path, value)
+    tag = current_etag(twin, path, value, policy, subjects)
     if query.checks is not None:
         check_twin_condition(twin, policy, query.checks, subjects)
-    if value is ABSENT:
-        raise missing(thing_id, twin.document, path)
-    if query.checks is not None and not _wants_policy(query.fields):
-        check_tags(query.checks, etag, kind="query")
     if not whole:
         value = policy.view(subjects, "thing", path, value)
         if value is ABSENT:
-            raise not_found(thing_id, path)
+            raise not_found(thing_id, path)  # the same, whether it is hidden or not there
         if not path:
             value = {"thingId": thing_id, **value}
+    if value is ABSENT:
+        raise missing(thing_id, twin.document, path)
+    if query.checks is not None and not _wants_policy(query.fields):
+        check_tags(query.checks, tag, kind="query")
     if query.fields is not None and isinstance(value, dict):
         if not path:
             value = {**value, **_special(twin, thing_id, policy_document)}
         value = select(query.fields, value)
-    headers["etag"] = etag
+    headers["etag"] = tag
     headers["entity-revision"] = twin.revision
     return Response(200, as_body(value), headers)
 

@@ -231,6 +231,8 @@ def state(request: Accepted, now_ms: int) -> dict[str, Any]:
         command = {"correlation-id": request.correlation_id, "response-required": "false", **given}
         answer = http_answer(outcome, request.response_required, command)
         headers = dict(answer.headers)
+        if answer.status == 201 and request.location:
+            headers["location"] = request.location
     shown: dict[str, Any] = {"status": answer.status}
     if answer.body is not None:
         # What is text or binary in an answer of its own stands here as in an envelope.

@@ -65,11 +65,11 @@ class Front:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        path: str = scope["path"]
+        path = raw_path(scope)  # endpoints cut it up as it was sent
         endpoint = None
         if path.startswith(_API):
             endpoint = self._endpoints.get(path[len(_API) :].partition("/")[0])
-            if "box/" in path and endpoint is self.things and is_message_path(raw_path(scope)):
+            if "box/" in path and endpoint is self.things and is_message_path(path):
                 endpoint = self._messages
         try:
             if endpoint is not None:

@@ -74,7 +74,7 @@ class RequestHead:
                     known[name] = raw_value.decode("latin-1")
                 elif name in _LISTS:
                     known[name] += f", {raw_value.decode('latin-1')}"
-                elif name not in _REPEATABLE:
+                else:
                     raise error("gateway:duplicate.header.field", header=name)
             elif raw_name == b"authorization":
                 self.authorization = raw_value
@@ -90,8 +90,7 @@ class RequestHead:
         if size > limit:
             raise error("headers.too.large", limit=limit)
         given = known.get("x-correlation-id") or known.get("correlation-id")
-        # Control characters would end the header line of the answer.
-        if given and not given.isprintable():
+        if given and not _can_be_repeated(given):
             raise invalid_header("correlation-id", given, "correlation-id")
         self.given = given
         self.correlation_id = given or new_correlation_id()
@@ -127,11 +126,13 @@ _INTERPRETED = {
         "if-none-match",
         "if-equal",
         "prefer",
+        "merge-thing-patch-conditions",
+        "put-metadata",
+        "delete-metadata",
     }
 }
 _LISTS = frozenset({"accept", "prefer"})
 """Headers whose value is a list, which may be spread over several fields (RFC 9110, 5.3)."""
-_REPEATABLE = frozenset({"host"})
 
 
 _pool: list[str] = []
@@ -155,8 +156,15 @@ def correlation_id_of(scope: Scope) -> str:
     """The correlation-id a request brought, or a new one; for answers to unreadable heads."""
     for name, value in scope["headers"]:
         if name in (b"x-correlation-id", b"correlation-id") and len(value) <= 256:
-            return str(value.decode("latin-1"))
+            given: str = value.decode("latin-1")
+            if given.isprintable():
+                return given
     return new_correlation_id()
+
+
+def _can_be_repeated(text: str) -> bool:
+    """Whether an answer's header can carry ``text`` as it is (control characters would end it)."""
+    return text.isprintable() and (text.isascii() or max(text) <= "\xff") and text.strip() == text
 
 
 def query_items(scope: Scope) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -12,12 +13,12 @@ from typing import Any
 
 import orjson
 
-from acks.aggregator import Answer, Outcome, http_answer
-from acks.document import format_pointer
+from acks.aggregator import Answer, Outcome, http_answer, stand_in
+from acks.document import format_pointer, parse_pointer
 from acks.errors import GatewayError
 from acks.headers import AckOptions, Setter, http_options
 from acks.labels import LIVE_RESPONSE
-from acks.live import is_smart, not_creatable, parse_channel, parse_timeout_strategy, resource_of
+from acks.live import is_smart, not_creatable, parse_channel, parse_timeout_strategy
 from acks.payloads import JSON_TYPE
 from acks.policy import READ
 from acks.preconditions import Preconditions, parse_preconditions
@@ -29,6 +30,9 @@ from app.store.prepare import check_twin_condition
 
 CHANNEL_HEADERS = frozenset({"channel", "live-channel-condition", "live-channel-timeout-strategy"})
 _MERGE_TYPE = "application/merge-patch+json"
+_ERROR_FIELDS = frozenset({"status", "error", "message", "description", "href"})
+_ERROR_CODE = re.compile(r"[a-z][a-z0-9_-]*([:.][a-z0-9_-]+)+", re.ASCII | re.IGNORECASE)
+"""``things:attribute.notfound``: an error's code has a namespace or a dot, plain words have not."""
 
 
 @lru_cache(maxsize=1024)
@@ -122,12 +126,18 @@ async def query_channels(
     return await smart_query(gateway, live, await twin(), wanted, strategy)
 
 
-async def answer_live(gateway: Gateway, live: Live) -> Answer:
-    """Send a live command or message and wait; its outcome as an answer. Raises GatewayError."""
+async def answer_live(gateway: Gateway, live: Live, location: str = "") -> Answer:
+    """Send a live command or message and wait; its outcome as an answer. Raises GatewayError.
+
+    ``location`` is the address of what it may create, "" for nothing that has one.
+    """
     outcome = await gateway.ask_live(live)
     if live.criterion == "commands" and live.action == "retrieve":
         outcome = await _readable(gateway, live, outcome)
-    return live_answer(live, outcome)
+    answer = live_answer(live, outcome)
+    if answer.status == 201 and location:
+        return answer._replace(headers={**answer.headers, "location": location})
+    return answer
 
 
 def live_answer(live: Live, outcome: Outcome) -> Answer:
@@ -162,8 +172,11 @@ async def smart_query(
     problem = outcome.error
     if problem is not None and problem.code == "command.timeout" and strategy == "use-twin":
         return _from_channel(twin, "twin", matched=True)
-    answer = live_answer(live, await _readable(gateway, live, outcome))
-    return _from_channel(answer, "live", matched=True)
+    outcome = await _readable(gateway, live, outcome)
+    if LIVE_RESPONSE in outcome.late and strategy == "use-twin":
+        answer = live_answer(live, stand_in(outcome, LIVE_RESPONSE, twin))
+        return _from_channel(answer, "twin", matched=True)
+    return _from_channel(live_answer(live, outcome), "live", matched=True)
 
 
 def _from_channel(answer: Answer, channel: str, *, matched: bool) -> Answer:
@@ -186,21 +199,41 @@ async def _matches(gateway: Gateway, live: Live, condition: Preconditions) -> bo
 
 
 async def _readable(gateway: Gateway, live: Live, outcome: Outcome) -> Outcome:
-    """A retrieve's outcome, its live response cut to what the requester may read."""
-    answered = [ack for ack in outcome.acks if ack.label == LIVE_RESPONSE and ack.success]
-    if not answered:
+    """A retrieve's outcome, its live response cut to what the requester may read (ws 5.4).
+
+    Whatever its status: it says nothing about what is in the payload. What cannot be cut is
+    withheld. Raises the 404 of the resource if that leaves nothing of a success.
+    """
+    answered = [ack for ack in outcome.acks if ack.label == LIVE_RESPONSE]
+    if not answered or answered[0].payload is None or LIVE_RESPONSE in outcome.late:
         return outcome
     _, _, policy = await gateway.twins.get(live.thing_id)
-    path = resource_of(live)[1]
+    path = parse_pointer(live.path)
     if policy.may(live.subjects, READ, "thing", path):
         return outcome
 
     def cut(ack: Acknowledgement) -> Acknowledgement:
-        if ack not in answered or ack.payload is None:
+        if ack.label != LIVE_RESPONSE or _is_error(ack):
             return ack
-        seen = policy.view(live.subjects, "thing", path, ack.payload)
-        if seen is ABSENT:
+        seen: Any = ABSENT
+        if isinstance(ack.payload, dict):
+            seen = policy.view(live.subjects, "thing", path, ack.payload, foreign=True)
+        if seen is ABSENT and ack.success:
             raise not_found(live.thing_id, path)
-        return ack._replace(payload=seen)
+        return ack._replace(payload=None if seen is ABSENT else seen)
 
     return outcome._replace(acks=tuple(cut(ack) for ack in outcome.acks))
+
+
+def _is_error(ack: Acknowledgement) -> bool:
+    """Whether a live response says by status and payload that it is an error, and nothing else."""
+    payload = ack.payload
+    return (
+        ack.status >= 400
+        and isinstance(payload, dict)
+        and payload.keys() <= _ERROR_FIELDS
+        and payload.get("status") == ack.status
+        and isinstance(payload.get("error"), str)
+        and _ERROR_CODE.fullmatch(payload["error"]) is not None
+        and all(isinstance(payload.get(name, ""), str) for name in _ERROR_FIELDS - {"status"})
+    )

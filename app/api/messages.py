@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from acks.document import check_depth, check_thing_id, invalid_json
+from acks.document import MAX_ID_LENGTH, check_depth, check_thing_id, invalid_json
 from acks.errors import error
 from acks.headers import AckOptions, Setter, http_options, parse_duration_ms
 from acks.live import CLAIM, message_path
@@ -111,8 +111,9 @@ def message_address(path: str) -> Address:
     thing_id, rest = check_thing_id(segments[0]), segments[1:]
     feature = None
     if rest[0] == "features":
-        feature, rest = rest[1], rest[2:]
-        if not feature:
+        # As in the path of a twin's feature, also what is escaped like a JSON pointer is meant.
+        feature, rest = rest[1].replace("~1", "/").replace("~0", "~"), rest[2:]
+        if not feature or not feature.isprintable() or len(feature) > MAX_ID_LENGTH:
             raise error("gateway:resource.notfound", path=path)
     box, kind = rest[0], "".join(rest[1:2])
     if kind == CLAIM and box == "inbox" and feature is None and not any(rest[2:]):

@@ -32,7 +32,9 @@ _READ = (
 )  # fmt: skip
 _CHANGE = (*_ACKS, "channel", "condition", *_TAGS, "if-equal", "prefer", "correlation-id")
 _DELETE = tuple(name for name in _CHANGE if name != "if-equal")
-_CREATE = (*_ACKS, "channel", "namespace", "prefer", "correlation-id")
+_CREATE = (
+    *_ACKS, "channel", "namespace", "allow-policy-lockout", "prefer", "correlation-id",
+)  # fmt: skip
 _MESSAGE = (*_ACKS, "condition", "prefer", "correlation-id")
 _CLAIM = tuple(name for name in _MESSAGE if name != "condition")
 _POLICY_READ = ("timeout", *_TAGS, "correlation-id")
@@ -202,6 +204,8 @@ def _thing_operation(resource: Resource, method: str) -> Json:
         }
     else:
         names = _DELETE if method == "delete" else _CHANGE
+        if method == "put" and not resource.path:
+            names = (*names, "allow-policy-lockout")
         responses = _thing_change(resource, method)
     operation = _operation(
         "Things", method, resource.name, summary, parameters(path, *names), responses

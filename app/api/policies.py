@@ -9,7 +9,7 @@ from uuid import uuid4
 from acks.aggregator import Answer
 from acks.errors import error
 from acks.fields import Selector, parse_fields
-from acks.headers import Setter, http_options, parse_boolean
+from acks.headers import Setter, allows_lockout, http_options
 from acks.policy_document import (
     Part,
     check_part,
@@ -143,9 +143,9 @@ class Policies:
         except TimeoutError:
             if options.response_required:
                 raise error("command.timeout", timeout_ms=wait_ms) from None
-            return Answer(202, None, headers)
+            return Answer(202, None, {})
         if not options.response_required:
-            return Answer(202, None, headers)
+            return Answer(202, None, {})  # with none of Ditto's headers (spec 4.2)
         if response.status == 201:
             headers["location"] = location
         return _rendered(response, headers)
@@ -203,9 +203,8 @@ def _command(
     head: RequestHead, principal: Principal, policy_id: str, part: Part, value: object
 ) -> PolicyCommand:
     known = head.known
-    allow = parse_boolean("allow-policy-lockout", known.get("allow-policy-lockout", "false"))
     checks = parse_preconditions(known) or Preconditions()
-    return PolicyCommand(policy_id, part, value, principal.subjects, checks, allow)
+    return PolicyCommand(policy_id, part, value, principal.subjects, checks, allows_lockout(known))
 
 
 def _rendered(response: Response, headers: dict[str, str]) -> Answer:

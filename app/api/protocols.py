@@ -1,21 +1,19 @@
-"""Protocols of uvicorn with a short way for the hot paths (docs/decisions/0006).
+"""HTTP of uvicorn with a short way for the hot path (docs/decisions/0006).
 
 A PUT on a thing needs no task: its command is computed when the body is complete, and its answer is
-written by the callback that brings the store's reply. WebSocket frames of subscribers likewise go
-straight to and from the session. Everything else takes uvicorn's ordinary way through ASGI.
+written by the callback that brings the store's reply. Everything else takes uvicorn's ordinary way
+through ASGI.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import httptools
 import structlog
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.speedups import apply_mask
 
 from acks.aggregator import Answer
 from acks.errors import GatewayError, error
@@ -28,9 +26,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _THINGS = b"/api/2/things/"
-_FINAL_TEXT = 0x81
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of a request's line and headers; more are refused before they are kept."""
+_NOT_HTTP = "Invalid HTTP request received."
+_OF_UPGRADES = (b"upgrade", b"http2-settings")
+"""Headers that mean nothing once an upgrade is ignored."""
 
 
 class _NoEvent:
@@ -90,6 +90,8 @@ class HttpProtocol(HttpToolsProtocol):
     _in_head = False
     _progress = False  # a request began, ended, or got a part of its body
     _idle_bytes = 0
+    _length: bytes | None = None  # the content-length given
+    _upgrading = False  # the request's head asks for another protocol
 
     @override
     def connection_made(self, transport: Any) -> None:
@@ -110,7 +112,12 @@ class HttpProtocol(HttpToolsProtocol):
         """asyncio: bytes have come. Heads are bounded, and so is the time between two pieces."""
         self._last_heard = self.loop.time()
         self._progress = False
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response(_NOT_HTTP)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on(memoryview(data), upgrade.args[0])
         if self._progress:
             self._idle_bytes = 0
         elif self._reading:
@@ -118,6 +125,44 @@ class HttpProtocol(HttpToolsProtocol):
             self._idle_bytes += len(data)
             if self._idle_bytes > MAX_HEAD_BYTES:
                 self._reject(error("headers.too.large", limit=MAX_HEAD_BYTES))
+
+    def _go_on(self, data: memoryview, at: int) -> None:
+        """Go on after a head that asks for another protocol, and that ends ``at`` in ``data``.
+
+        WebSocket is served. Other protocols are ignored (RFC 9110, 7.8): the parser has skipped
+        the body, as it would not be HTTP, so a new one reads that request without the wish.
+        """
+        while not self.transport.is_closing():
+            self._upgrading = False
+            data = data[at:]
+            wanted = self._should_upgrade()
+            method: bytes = self.parser.get_method()
+            if method == b"CONNECT" or (wanted and self._is_busy()):
+                self._reject(error("gateway:bad.request"))
+                return
+            if wanted:
+                self.handle_websocket_upgrade()
+                return
+            head = self._head_without_upgrade(method)
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            try:
+                self.parser.feed_data(head)
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserError:
+                self.send_400_response(_NOT_HTTP)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                at = upgrade.args[0]
+
+    def _head_without_upgrade(self, method: bytes) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        lines += [b"%b: %b" % pair for pair in self.headers if pair[0] not in _OF_UPGRADES]
+        if self._length is not None:
+            lines.append(b"content-length: " + self._length)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     # One timer a connection that looks when it was last heard of: setting and cancelling one for
     # every request, as uvicorn does, costs more than parsing the request.
@@ -169,6 +214,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def send_400_response(self, msg: str) -> None:
         """Answer to what is not HTTP."""
+        self.logger.warning(msg)
         self._reject(error("gateway:bad.request"))
 
     def _reject(self, problem: GatewayError) -> None:
@@ -188,6 +234,7 @@ class HttpProtocol(HttpToolsProtocol):
         """httptools: a request begins."""
         super().on_message_begin()
         self._reading = self._in_head = self._progress = True
+        self._length = None
 
     @override
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -199,6 +246,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         name = name.lower()
         if name == b"content-length":
+            self._length = value
             return
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -222,7 +270,7 @@ class HttpProtocol(HttpToolsProtocol):
             or self.flow.write_paused
             or self._is_busy()
         ):
-            super().on_headers_complete()
+            self._take_ordinary_way()
             return
         raw_path, _, query = url.partition(b"?")
         # Clients send the same headers again and again on a connection.
@@ -234,7 +282,7 @@ class HttpProtocol(HttpToolsProtocol):
         if raw_path == _THINGS or not (
             known or (self.parser.get_http_version() == "1.1" and not self.parser.should_upgrade())
         ):
-            super().on_headers_complete()
+            self._take_ordinary_way()
             return
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # a TypedDict being filled
         scope["method"] = "PUT"
@@ -254,6 +302,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._seen, self._seen_headers, self._seen_query = found, self.headers, query
         direct = _Direct(scope, head, principal, self.parser.should_keep_alive())
         self.cycle = direct  # type: ignore[assignment]  # what the protocol reads of it is there
+
+    def _take_ordinary_way(self) -> None:
+        if self.parser.should_upgrade():
+            self._upgrading = True
+            if not self._should_upgrade():
+                return  # it is read again, see _go_on
+        super().on_headers_complete()
 
     def _is_busy(self) -> bool:
         """Whether a request of this connection is still open (the client pipelines)."""
@@ -281,6 +336,8 @@ class HttpProtocol(HttpToolsProtocol):
         """httptools: the request is complete."""
         self._reading = False
         self._progress = True
+        if self._upgrading:
+            return  # only its head is, and nothing has been made of it
         direct: object = self.cycle
         if not isinstance(direct, _Direct):
             super().on_message_complete()
@@ -336,105 +393,3 @@ class HttpProtocol(HttpToolsProtocol):
             lines = b"".join(b"%b: %b\r\n" % pair for pair in current)
             HttpProtocol._dates = (current, lines)
         return lines
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """WebSocket whose whole text messages go straight to a sink, and many frames in one write.
-
-    After the handshake frames are cut here. With a sink, a final, masked text frame of a permitted
-    size is handled at once; every other frame goes, whole, through the library, which knows the
-    rest of RFC 6455. The endpoint finds this object in its scope under ``extensions["ackgate"]``.
-    """
-
-    sink: Callable[[str], bool] | None = None
-    """Gets every text; returns False for one that has to take the ordinary way."""
-    _rest: bytes = b""
-    _fragmented = False
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        """asyncio: bytes have come."""
-        if not self.handshake_complete or self.close_sent:
-            super().data_received(self._rest + data)
-            self._rest = b""
-            return
-        data = self._rest + data if self._rest else data
-        at, end = 0, len(data)
-        while end - at >= 6:
-            first, second = data[at], data[at + 1]
-            length, start = second & 0x7F, at + 6
-            if length == 126:
-                length, start = int.from_bytes(data[at + 2 : at + 4], "big"), at + 8
-            elif length == 127:
-                length, start = int.from_bytes(data[at + 2 : at + 10], "big"), at + 14
-            if second < 0x80 or length > self.config.ws_max_size:
-                # Not masked or too large: the library answers that, and closes.
-                super().data_received(data[at:])
-                at = end
-                break
-            stop = start + length
-            if stop > end:
-                break
-            if first == _FINAL_TEXT and self.sink is not None and not self._fragmented:
-                self._text(data[at:stop], data[start - 4 : start], data[start:stop])
-            else:
-                if first & 0x0F < 3:
-                    self._fragmented = first < 0x80
-                super().data_received(data[at:stop])
-            at = stop
-            if self._is_closed():
-                return
-        self._rest = data[at:]
-
-    def _text(self, frame: bytes, mask: bytes, payload: bytes) -> None:
-        if mask != b"\0\0\0\0":
-            payload = apply_mask(payload, mask)
-        try:
-            text = payload.decode()
-        except UnicodeDecodeError:
-            super().data_received(frame)
-            return
-        assert self.sink is not None
-        if not self.sink(text):
-            super().data_received(frame)
-
-    @override
-    def handle_connect(self, event: Any) -> None:
-        """The upgrade request has come."""
-        super().handle_connect(event)
-        if self.handshake_initiated and not self.handshake_complete:
-            extensions = cast("dict[str, Any]", self.scope["extensions"])
-            extensions["ackgate"] = self
-
-    @override
-    def keepalive_timeout(self) -> None:
-        """No pong: say so and close; one who does not even read that is cut off."""
-        super().keepalive_timeout()
-        self.loop.call_later(self.close_timeout, self.transport.abort)
-
-    def _is_closed(self) -> bool:
-        return any((self.disconnected, self.close_sent, self.transport.is_closing()))
-
-    async def send_texts(self, texts: list[bytes]) -> bool:
-        """Send text messages (UTF-8) in one write, when the transport takes more.
-
-        False if the connection is closed or closing.
-        """
-        await self.writable.wait()
-        if self._is_closed():
-            return False
-        frames: list[bytes] = []
-        for text in texts:
-            frames.append(_frame_head(len(text)))
-            frames.append(text)
-        self.transport.write(b"".join(frames))
-        return True
-
-
-def _frame_head(length: int) -> bytes:
-    """Head of a final, unmasked text frame (RFC 6455, 5.2)."""
-    if length < 126:
-        return bytes((0x81, length))
-    if length < 65_536:
-        return b"\x81\x7e" + length.to_bytes(2, "big")
-    return b"\x81\x7f" + length.to_bytes(8, "big")

@@ -92,6 +92,12 @@ class Queries:
         ids = list(dict.fromkeys(check_thing_id(one) for one in ",".join(given).split(",")))
         if len(ids) > MAX_IDS:
             raise error("request.toolarge", message=f"More than {MAX_IDS} Things at once.", limit=0)
+        if "condition" in head.known:
+            raise error(
+                "header.invalid", value=head.known["condition"], header="condition",
+                type="condition", description="A condition is for one Thing at a time.",
+                extras={"invalidHeaderKey": "condition"},
+            )  # fmt: skip
         first = self.query(scope, head, principal, ids[0], ())._replace(checks=None)
         found = await asyncio.gather(*(self._value(first._replace(thing_id=one)) for one in ids))
         headers = {"correlation-id": head.correlation_id, "response-required": "false"}

@@ -12,7 +12,7 @@ from acks.aggregator import Answer, Outcome, http_answer
 from acks.changes import check_merge, check_put
 from acks.document import check_thing_id
 from acks.errors import GatewayError, error
-from acks.headers import AckOptions, Setter, http_options
+from acks.headers import AckOptions, Setter, allows_lockout, http_options
 from acks.labels import TWIN_PERSISTED
 from acks.policy_document import check_policy
 from acks.preconditions import Preconditions, parse_preconditions
@@ -49,8 +49,12 @@ DEFAULT_NAMESPACE = "org.eclipse.ditto"
 """Namespace of things that are made by POST without another one, as in Ditto."""
 
 _UNUSUAL = frozenset(
-    {"condition", "if-match", "if-none-match", "if-equal", "live-channel-condition", "dry-run"}
-)
+    {
+        "condition", "if-match", "if-none-match", "if-equal", "live-channel-condition", "dry-run",
+        "merge-thing-patch-conditions", "put-metadata", "delete-metadata",
+    }
+)  # fmt: skip
+_NOT_SERVED = ("dry-run", "merge-thing-patch-conditions", "put-metadata", "delete-metadata")
 """Headers that the common request does not have: one look tells."""
 
 
@@ -113,7 +117,7 @@ class Things:
             await self._gateway.accept(live or command, _location(scope, head, command))
             return accepted_answer(scope, head, command)
         if live is not None:
-            return await answer_live(self._gateway, live)
+            return await answer_live(self._gateway, live, _location(scope, head, command))
         return self.answer(scope, head, command, await self._gateway.ask(command))
 
     def known(self, scope: Scope) -> tuple[RequestHead, Principal] | None:
@@ -190,6 +194,7 @@ class Things:
             None,
             action,
             checks,
+            allow_lockout=policy is not None and allows_lockout(known),
         )
 
     def _options(self, known: Mapping[str, str], live: bool) -> AckOptions:
@@ -219,7 +224,7 @@ class Things:
         if options.given:
             headers.update(options.given)
         answer = http_answer(outcome, options.response_required, headers)
-        if answer.status == 201 and outcome.response is not None:
+        if answer.status == 201:
             return answer._replace(
                 headers={**answer.headers, "location": _location(scope, head, command)}
             )
@@ -283,12 +288,13 @@ def _check_unusual(known: Mapping[str, str]) -> None:
     """Refuse headers whose meaning would be lost: doing as if they were absent could do harm."""
     if "live-channel-condition" in known:
         raise error("things:live.channelcondition.notallowed")
-    if "dry-run" in known:
-        raise error(
-            "header.invalid", value=known["dry-run"], header="dry-run", type="dry-run",
-            description="This gateway does not serve the header 'dry-run' yet.",
-            extras={"invalidHeaderKey": "dry-run"},
-        )  # fmt: skip
+    for name in _NOT_SERVED:
+        if name in known:
+            raise error(
+                "header.invalid", value=known[name], header=name, type=name,
+                description=f"This gateway does not serve the header '{name}' yet.",
+                extras={"invalidHeaderKey": name},
+            )  # fmt: skip
 
 
 def _check_content_type(content_type: str | None, allowed: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ from acks.protocol import (
 )
 from app.api.auth import Authenticator
 from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of, new_correlation_id
-from app.api.protocols import WebSocketProtocol
+from app.api.ws_protocol import WebSocketProtocol
 from app.gateway import Gateway
 from app.sessions import Session, Subscription
 

@@ -6,10 +6,14 @@
 -- ARGV[4..6] the entry: meta, headers, value ("" = none)   ARGV[7] policy to create with the twin, or ""
 -- ARGV[8] ms after which the record goes: it is that of a deleted thing, whose revision goes on for a while
 -- KEYS[4] record of an accepted request, ARGV[9] the response that goes into it (then ARGV[8] may be "")
+-- ARGV[10] the text of a deleted policy, which the one in ARGV[7] may replace
 -- Returns the entry's id, or {1, record} if the twin has changed meanwhile, {2} if the policy exists.
 local tag = redis.call('GETRANGE', KEYS[1], 0, 19)
 if tag ~= ARGV[1] then return {1, redis.call('GET', KEYS[1])} end
-if ARGV[7] ~= '' and not redis.call('SET', KEYS[3], ARGV[7], 'NX') then return {2} end
+if ARGV[7] ~= '' and not redis.call('SET', KEYS[3], ARGV[7], 'NX') then
+  if redis.call('GET', KEYS[3]) ~= ARGV[10] then return {2} end
+  redis.call('SET', KEYS[3], ARGV[7])
+end
 if (ARGV[8] or '') ~= '' then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[8])
 else

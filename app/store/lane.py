@@ -8,6 +8,7 @@ from acks.document import Twin
 from acks.errors import GatewayError
 from acks.policy import Policy
 from acks.signals import Command, Response
+from app.store.policies import StoredPolicy
 from app.store.redis_client import Reply
 
 OnDone = Callable[[Response | GatewayError], None]
@@ -17,7 +18,8 @@ class Op:
     """One change on its way."""
 
     __slots__ = (
-        "attempts", "command", "deadline", "fresh", "on_done", "own_policy", "policy", "reply",
+        "attempts", "command", "deadline", "deleted", "fresh", "on_done", "own_policy", "policy",
+        "reply",
     )  # fmt: skip
 
     def __init__(self, command: Command, deadline: int, on_done: OnDone) -> None:
@@ -28,6 +30,7 @@ class Op:
         self.fresh = False  # the lane's state was read after this change had arrived
         self.policy: Policy | None = None  # of a policyId that the change sets
         self.own_policy: Policy | None = None  # the stored one with the thing's id, if it is set
+        self.deleted: StoredPolicy | None = None  # what the policy that it makes replaces
         self.reply: Response | None = None
 
 

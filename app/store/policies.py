@@ -21,7 +21,7 @@ import structlog
 from acks.errors import GatewayError, error
 from acks.journal import policy_channel, policy_key, shard_of
 from acks.policy import Policy
-from acks.policy_document import shown
+from acks.policy_document import is_tombstone, shown, tombstone
 from acks.resources import ABSENT
 from acks.signals import JsonObject
 from app.store.redis_client import (
@@ -36,6 +36,11 @@ from app.store.redis_client import (
 log = structlog.get_logger(__name__)
 
 CACHED = 10_000
+TOMBSTONE_MS = 30 * 24 * 3_600_000
+"""How long the revision of something deleted is remembered, so that a new one goes on from it, ms.
+
+Of a policy also who could change it: only they may make it again.
+"""
 OnPolicy = Callable[[Policy | GatewayError | None], None]
 
 
@@ -45,6 +50,11 @@ class StoredPolicy(NamedTuple):
     text: bytes
     document: JsonObject
     policy: Policy
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it is only what is left of a deleted policy."""
+        return is_tombstone(self.document)
 
 
 class PolicyStore:
@@ -159,12 +169,15 @@ class PolicyStore:
                 self.load(policy_id, on_policy)
             elif isinstance(reply, bytes):
                 try:
-                    loaded = self._read(policy_id, reply).policy
+                    stored = self._read(policy_id, reply)
                 except GatewayError as problem:
                     on_policy(problem)
                     return
-                self.remember(policy_id, loaded, since)
-                on_policy(loaded)
+                if stored.deleted:
+                    on_policy(None)
+                    return
+                self.remember(policy_id, stored.policy, since)
+                on_policy(stored.policy)
             elif reply is None:
                 on_policy(None)
             else:
@@ -179,11 +192,34 @@ class PolicyStore:
 
         Raises ``policies:policy.unavailable``, and ``gateway:service.unavailable`` if it is broken.
         """
+        stored = await self.find(policy_id)
+        return None if stored is None or stored.deleted else stored
+
+    async def find(self, policy_id: str) -> StoredPolicy | None:
+        """Read a policy or what is left of it, None if there is nothing; raises as :meth:`get`."""
         try:
             reply = await self._redis.call("GET", self.key(policy_id))
         except (StoreUnavailable, StoreError) as problem:
             raise _unavailable(policy_id, problem) from problem
         return self._read(policy_id, reply) if isinstance(reply, bytes) else None
+
+    def find_later(
+        self, policy_id: str, on_found: Callable[[StoredPolicy | GatewayError | None], None]
+    ) -> None:
+        """:meth:`find` without waiting: ``on_found`` gets what it returns or raises."""
+
+        def replied(reply: Reply | Exception) -> None:
+            found: StoredPolicy | GatewayError | None = None
+            try:
+                if isinstance(reply, bytes):
+                    found = self._read(policy_id, reply)
+                elif reply is not None:
+                    found = _unavailable(policy_id, reply)
+            except GatewayError as problem:
+                found = problem
+            on_found(found)
+
+        self._redis.send(("GET", self.key(policy_id)), replied)
 
     async def readable(self, policy_id: str, subjects: tuple[str, ...]) -> JsonObject | None:
         """As much of a policy as the requester may read, None for nothing.
@@ -210,15 +246,18 @@ class PolicyStore:
     async def write(self, policy_id: str, before: bytes, document: JsonObject | None) -> bool:
         """Store a policy, None deletes it, if its text is still ``before`` (empty for none).
 
+        A deleted one leaves a tombstone for :data:`TOMBSTONE_MS`, which :meth:`find` returns.
         Returns False if it is not. When this returns, this process knows of the change, and the
         others are about to. Raises ``policies:policy.unavailable``: it may be stored nevertheless.
         """
-        text = b"" if document is None else orjson.dumps(document)
-        channel = policy_channel(self._prefix)
+        keep_ms: int | str = ""
+        if document is None:
+            document, keep_ms = tombstone(orjson.loads(before)), TOMBSTONE_MS
+        arguments = (
+            before, orjson.dumps(document), policy_channel(self._prefix), policy_id, keep_ms,
+        )  # fmt: skip
         try:
-            done = await self._redis.call_script(
-                self._script, (self.key(policy_id),), (before, text, channel, policy_id)
-            )
+            done = await self._redis.call_script(self._script, (self.key(policy_id),), arguments)
         except (StoreUnavailable, StoreError) as problem:
             raise _unavailable(policy_id, problem) from problem
         finally:
@@ -264,7 +303,7 @@ class PolicyChanges:
         self._policies.changed(policy_id.decode("utf-8", "replace"))
 
 
-def _unavailable(policy_id: str, cause: Exception) -> GatewayError:
+def _unavailable(policy_id: str, cause: Reply | Exception) -> GatewayError:
     if not isinstance(cause, StoreUnavailable):
         log.error("store.command_failed", policy_id=policy_id, error=str(cause))
     return error("policies:policy.unavailable", policy_id=policy_id)

@@ -12,8 +12,9 @@ import orjson
 
 from acks.changes import Change, change, minimized, unchanged
 from acks.document import Twin
-from acks.errors import error
-from acks.policy import WRITE, Policy, implicit_policy
+from acks.errors import GatewayError, error
+from acks.policy import READ, WRITE, Policy, implicit_policy
+from acks.policy_document import check_result, revision
 from acks.preconditions import Preconditions, check_condition, check_tags
 from acks.resources import ABSENT, lookup, not_deletable, not_modifiable
 from acks.signals import Command, JsonObject, Response
@@ -34,21 +35,64 @@ def named_policy(command: Command) -> str | None:
 
 
 def prepare_creation(
-    command: Command, named: Policy | None, compiled: Callable[[JsonObject], Policy]
+    command: Command,
+    named: Policy | None,
+    deleted: JsonObject | None,
+    compiled: Callable[[JsonObject], Policy],
 ) -> Prepared:
     """A command on a thing that does not exist; ``named`` is the policy that its value names.
 
+    Otherwise it makes one, whose revisions go on from those of the ``deleted`` one, if any.
     Raises GatewayError: of all commands only those that make a thing are possible.
     """
-    if command.checks is not None and command.action != "delete":
+    if command.checks is not None and command.action != "delete" and not command.path:
         check_tags(command.checks, None, kind="modify")
     done = change(None, command)
     policy, document = named, None
     if policy is None:
         document = command.policy or implicit_policy(command.thing_id, command.subjects[0])
         policy = compiled(document)
+        if deleted is not None:
+            document = {**document, "_revision": revision(deleted) + 1}
     _check_write(policy, command)
+    if command.policy is not None and document is not None:
+        check_result(
+            command.thing_id,
+            (),
+            document,
+            command.subjects,
+            before=None,
+            now_ms=time.time_ns() // 1_000_000,
+            allow_lockout=command.allow_lockout,
+        )
     return done, policy, document
+
+
+def policy_in_the_way(thing_id: str, *, deleted: bool) -> GatewayError:
+    """400: a policy with the thing's id exists, or did and only others may make it again."""
+    if deleted:
+        reason = f"only others may make the deleted Policy with ID '{thing_id}' again."
+        hint = "Those who had 'WRITE' permission on its resource 'policy:/' may, for 30 days."
+    else:
+        reason = f"a Policy with ID '{thing_id}' exists already."
+        hint = "To use that Policy, name it as 'policyId' in the Thing."
+    return error(
+        "things:thing.notcreatable",
+        thing_id=thing_id,
+        policy_id=thing_id,
+        message=f"The Thing with ID '{thing_id}' could not be created, because {reason}",
+        description=hint,
+    )
+
+
+def policy_missing(thing_id: str, policy_id: str) -> GatewayError:
+    """404: the thing is there, but its policy is not (spec websocket-... 5.4)."""
+    return error(
+        "things:thing.notfound",
+        thing_id=thing_id,
+        description=f"Its Policy with ID '{policy_id}' does not exist. Until it is made again "
+        "nobody has access to the Thing.",
+    )
 
 
 def prepare_change(twin: Twin, policy: Policy, command: Command, target: Policy | None) -> Prepared:
@@ -94,7 +138,7 @@ def _check_state(twin: Twin, policy: Policy, command: Command, checks: Precondit
     check_twin_condition(twin, policy, checks, command.subjects)
     current = lookup(twin.document, command.path)
     deletes = command.action == "delete"
-    tag = current_etag(twin, command.path, current)
+    tag = current_etag(twin, command.path, current, policy, command.subjects)
     check_tags(checks, tag, kind="delete" if deletes else "modify")
     if checks.if_equal == "update" or deletes or current is ABSENT:
         return command
@@ -137,31 +181,43 @@ def etag(path: Path, revision: int, value: bytes) -> str:
     return f'"hash:{hashlib.blake2b(value, digest_size=8).hexdigest()}"'
 
 
-def current_etag(twin: Twin, path: Path, value: object) -> str | None:
-    """Entity tag of what is at ``path`` now (``value``); None if nothing is there."""
+def current_etag(
+    twin: Twin, path: Path, value: object, policy: Policy, subjects: tuple[str, ...]
+) -> str | None:
+    """Entity tag of what is at ``path`` now (``value``); None if nothing is there.
+
+    It tells no more than the requester may read: who sees a part gets the tag of that part, who
+    sees nothing one that says nothing of the value.
+    """
     if value is ABSENT:
         return None
+    if path and not policy.may(subjects, READ, "thing", path):
+        value = policy.view(subjects, "thing", path, value)
+        if value is ABSENT:
+            return etag((), twin.revision, b"")
     return etag(path, twin.revision, orjson.dumps(value) if path else b"")
 
 
 def response(
-    command: Command, done: Change, revision: int, value: bytes, originator: str
+    command: Command, done: Change, twin: Twin, policy: Policy, value: bytes, originator: str
 ) -> Response:
-    """The response to a change that has been committed; ``value`` is the new value as JSON."""
+    """The response to a change that makes ``twin``; ``value`` is the new value as JSON."""
     headers: dict[str, object] = {
         "correlation-id": command.correlation_id,
         "response-required": False,
         **command.headers,
     }
-    if command.action == "put":
-        headers["etag"] = etag(command.path, revision, value)
+    path = command.path
+    if not path or (command.action == "put" and policy.may(command.subjects, READ, "thing", path)):
+        if command.action != "delete":
+            headers["etag"] = etag(path, twin.revision, value)
     elif command.action != "delete":
         assert done.document is not None
-        current = lookup(done.document, command.path)
-        if current is not ABSENT:
-            text = orjson.dumps(current) if command.path else b""
-            headers["etag"] = etag(command.path, revision, text)
-    headers["entity-revision"] = revision
+        current = lookup(done.document, path)
+        tag = current_etag(twin, path, current, policy, command.subjects)
+        if tag is not None:
+            headers["etag"] = tag
+    headers["entity-revision"] = twin.revision
     headers["ditto-originator"] = originator
     if not done.created:
         return Response(204, None, headers)

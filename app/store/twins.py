@@ -22,14 +22,16 @@ import structlog
 from acks.document import Twin, format_pointer
 from acks.errors import GatewayError, error
 from acks.journal import ASYNC, journal_key, meta_json, policy_key, request_key, shard_of, twin_key
-from acks.policy import Policy
+from acks.policy import WRITE, Policy
 from acks.signals import Command
 from app.store.instant import instant
 from app.store.lane import Lane, OnDone, Op
-from app.store.policies import PolicyStore
+from app.store.policies import TOMBSTONE_MS, PolicyStore, StoredPolicy
 from app.store.prepare import (
     Prepared,
     named_policy,
+    policy_in_the_way,
+    policy_missing,
     prepare_change,
     prepare_creation,
     response,
@@ -42,9 +44,6 @@ log = structlog.get_logger(__name__)
 
 MAX_ATTEMPTS = 200
 """Times a change is sent again when others change the same thing, before it is given up."""
-
-TOMBSTONE_MS = 30 * 24 * 3_600_000
-"""How long a deleted thing's revision is remembered, so that a new one goes on from it, ms."""
 
 _POLICY_ID = ("policyId",)
 
@@ -118,7 +117,7 @@ class TwinStore:
             if isinstance(policy, Policy):
                 on_twin((twin, text, policy))
             else:
-                on_twin(policy or error("things:thing.notfound", thing_id=thing_id))
+                on_twin(policy or policy_missing(thing_id, twin.policy_id))
 
         self._redis.send(("GET", self._keys(thing_id)[0]), replied)
 
@@ -226,13 +225,15 @@ class TwinStore:
         command, twin = op.command, lane.twin
         if twin is None or not twin.policy_id:
             named = op.policy or (op.own_policy if command.policy is None else None)
-            return prepare_creation(command, named, self._policies.compile)
+            deleted = None if op.deleted is None else op.deleted.document
+            return prepare_creation(command, named, deleted, self._policies.compile)
         if twin.document is None and (
             command.path or command.action != "put" or command.checks is not None
         ):
             lane.twin = twin = twin._replace(document=orjson.loads(lane.text))
+            self._account(lane, LANE_BYTES + len(lane.text) * PARSED)
         if lane.policy is None:
-            raise error("things:thing.notfound", thing_id=command.thing_id)
+            raise policy_missing(command.thing_id, twin.policy_id)
         return prepare_change(twin, lane.policy, command, op.policy or op.own_policy)
 
     def _send(self, lane: Lane, op: Op, prepared: Prepared, document: bytes) -> None:
@@ -270,7 +271,7 @@ class TwinStore:
             policy.readers(path),
         )
         originator = command.subjects[0]
-        op.reply = response(command, done, twin.revision, value, originator)
+        op.reply = response(command, done, twin, policy, value, originator)
         arguments: tuple[str | bytes | int, ...] = (
             before.tag if before else "",
             encode(twin, document),
@@ -287,6 +288,8 @@ class TwinStore:
             # Its record must not say less or more than what was written, whoever dies now.
             arguments += (*(() if deleted else (b"",)), response_value(op.reply))
             keys += (self._request_key(command),)
+        if created_policy and op.deleted is not None:
+            arguments += (b"",) * (9 - len(arguments)) + (op.deleted.text,)
         created = (policy, self._policies.generation) if created_policy else None
         self._redis.run(
             self._commit,
@@ -300,7 +303,10 @@ class TwinStore:
         lane.twin, lane.policy = twin, None if deleted else policy
         lane.text = b"" if parsed else document
         lane.flying.append(op)
-        size = LANE_BYTES + len(document) * (PARSED if parsed else 1)
+        self._account(lane, LANE_BYTES + len(document) * (PARSED if parsed else 1))
+
+    def _account(self, lane: Lane, size: int) -> None:
+        """Take note of what a lane takes now, and let others go if it is too much."""
         self._cached_bytes += size - lane.size
         lane.size = size
         if self._cached_bytes > self._cache_bytes:
@@ -341,20 +347,27 @@ class TwinStore:
         else:
             lane.broken = True
             lane.known = False
-            if isinstance(reply, list):
-                op.on_done(
-                    error(
-                        "things:thing.notcreatable",
-                        thing_id=thing_id,
-                        policy_id=thing_id,
-                        message=f"The Thing with ID '{thing_id}' could not be created, because a "
-                        f"Policy with ID '{thing_id}' exists already.",
-                        description="To use that Policy, name it as 'policyId' in the Thing.",
-                    )
-                )
+            if isinstance(reply, list) and op.attempts < MAX_ATTEMPTS:
+                # It counts as on its way, so that what came after it is not carried out before.
+                lane.flying.append(op)
+                self._policies.find_later(thing_id, lambda found: self._found(lane, op, found))
             else:
                 op.on_done(_unavailable(thing_id, reply))
         if lane.broken and not lane.flying:
+            self._reopen(thing_id, lane)
+
+    def _found(self, lane: Lane, op: Op, found: StoredPolicy | GatewayError | None) -> None:
+        """A thing could not be made because something is there in the place of its policy."""
+        thing_id, subjects = op.command.thing_id, op.command.subjects
+        lane.flying.remove(op)
+        if isinstance(found, GatewayError):
+            op.on_done(found)
+        elif found is None or (found.deleted and found.policy.may(subjects, WRITE, "policy", ())):
+            op.deleted = found
+            lane.refused.insert(0, op)  # everything that was sent after it has been refused, too
+        else:
+            op.on_done(policy_in_the_way(thing_id, deleted=found.deleted))
+        if not lane.flying:
             self._reopen(thing_id, lane)
 
     def _reopen(self, thing_id: str, lane: Lane) -> None:

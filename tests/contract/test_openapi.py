@@ -183,11 +183,12 @@ async def test_answers_of_things(client: httpx.AsyncClient, gateway: Gateway) ->
     async with http(gateway, None) as nobody:
         check(await nobody.get(thing(name)), THING, 401)
         check(await nobody.put(thing(name), json={}), THING, 401)
+    everything = {"grant": ["READ", "WRITE"], "revoke": []}
     policy = {
         "entries": {
             "a": {
                 "subjects": {"nginx:ditto": {"type": "t"}},
-                "resources": {"thing:/": {"grant": ["READ", "WRITE"], "revoke": []}},
+                "resources": {"thing:/": everything, "policy:/": everything},
             }
         }
     }

@@ -20,10 +20,10 @@ from acks.live import (
     mismatch,
     parse_channel,
     parse_timeout_strategy,
-    resource_of,
+    resources_of,
 )
 from acks.pending import Pending
-from acks.policy import READ, Policy
+from acks.policy import READ, Policy, split_resource
 from acks.protocol import is_response, live_envelope, read_response, read_topic
 from acks.signals import Acknowledgement, Live, Response
 
@@ -93,11 +93,46 @@ def test_entry_of_a_live_signal_round_trip() -> None:
 def test_paths_and_resources_of_messages() -> None:
     assert message_path("inbox", "a/b") == "/inbox/messages/a/b"
     assert message_path("outbox", "ask", "lamp") == "/features/lamp/outbox/messages/ask"
-    assert resource_of(live()) == ("message", ("inbox", "messages", "ask"))
+    assert message_path("inbox", "a~1b/c", "a/b~c") == "/features/a~1b~0c/inbox/messages/a~1b/c"
+    assert resources_of(live()) == ("message", (("inbox", "messages", "ask"),))
     command = live("/attributes/a~1b", "modify", "commands")
-    assert resource_of(command) == ("thing", ("attributes", "a/b"))
-    assert resource_of(live("/", "delete", "commands")) == ("thing", ())
+    assert resources_of(command) == ("thing", (("attributes", "a/b"),))
+    assert resources_of(live("/", "delete", "commands")) == ("thing", ((),))
     assert (kind_of(live()), kind_of(command)) == (MESSAGE, COMMAND)
+
+
+@pytest.mark.parametrize(
+    ("path", "readings"),
+    [
+        ("/inbox/messages/a/b", ["inbox messages a b"]),
+        ("/inbox/messages//a//b/", ["inbox messages a b"]),
+        ("/inbox/messages/a~b", ["inbox messages a~b"]),
+        ("/inbox/messages/a~1b", ["inbox messages a b", "inbox messages a~1b"]),
+        ("/features/a~1b/outbox/messages/x/y", ["features a/b outbox messages x y"]),
+        ("/features/q~1inbox~1messages~1z/inbox/messages/w",
+         ["features q/inbox/messages/z inbox messages w"]),
+    ],
+)  # fmt: skip
+def test_a_subject_with_a_tilde_has_two_readings(path: str, readings: list[str]) -> None:
+    kind, found = resources_of(live(path))
+    assert (kind, [" ".join(one) for one in found]) == ("message", readings)
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("message:/", ()),
+        ("message:/inbox/messages/a~1b", ("inbox", "messages", "a", "b")),
+        ("message:/inbox/messages/a~0b", ("inbox", "messages", "a~b")),
+        ("message:/inbox/messages/a~01b", ("inbox", "messages", "a~1b")),
+        ("message:/inbox/messages/~1", ("inbox", "messages", "/")),
+        ("message:/features/a~1b", ("features", "a/b")),
+        ("message:/features/a~1b/inbox/messages/x~1y",
+         ("features", "a/b", "inbox", "messages", "x", "y")),
+    ],
+)  # fmt: skip
+def test_rules_for_messages(key: str, path: tuple[str, ...]) -> None:
+    assert split_resource(key) == ("message", path)
 
 
 def test_only_the_claim_of_the_inbox_needs_no_permission() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from acks.errors import GatewayError
+from acks.policy import Policy
 from acks.policy_document import (
     MAX_POLICY_BYTES,
     check_part,
@@ -15,10 +16,13 @@ from acks.policy_document import (
     check_result,
     delete_part,
     find_part,
+    is_tombstone,
     not_found,
     parse_part,
     put_part,
     resolve_part,
+    revision,
+    tombstone,
 )
 from acks.resources import ABSENT
 
@@ -263,8 +267,17 @@ def test_a_part_of_a_missing_entry_cannot_be_put() -> None:
 # --- lockout
 
 
-def check(document: dict[str, Any], *, allow: bool = False, part: tuple[str, ...] = ()) -> None:
-    check_result("ns:p", part, document, (ME, "x:y"), now_ms=0, allow_lockout=allow)
+def check(
+    document: dict[str, Any],
+    *,
+    allow: bool = False,
+    part: tuple[str, ...] = (),
+    before: dict[str, Any] | None = None,
+) -> None:
+    compiled = None if before is None else Policy(before)
+    check_result(
+        "ns:p", part, document, (ME, "x:y"), before=compiled, now_ms=0, allow_lockout=allow
+    )
 
 
 def with_entry(**fields: Any) -> dict[str, Any]:
@@ -289,6 +302,24 @@ def test_nobody_locks_himself_out_by_accident(document: dict[str, Any]) -> None:
     with pytest.raises(GatewayError) as caught:
         check(document, part=("entries", "mine", "subjects", ME))
     assert (caught.value.status, caught.value.code) == (403, "policies:entry.modificationinvalid")
+
+
+def test_who_had_no_write_on_all_of_it_cannot_lose_it() -> None:
+    others = with_entry(subjects={"other:one": {"type": "t"}})
+    check(others, before=others)
+    for before in (None, POLICY):
+        with pytest.raises(GatewayError):
+            check(others, before=before)
+    with pytest.raises(GatewayError):  # somebody must have it nevertheless
+        check(with_entry(resources={"policy:/entries": ALL}), before=others)
+
+
+def test_a_tombstone_goes_on_from_the_policy_and_keeps_its_entries() -> None:
+    left = tombstone({**POLICY, "_revision": 4})
+    assert is_tombstone(left)
+    assert not is_tombstone(POLICY)
+    assert (revision(left), left["entries"]) == (5, POLICY["entries"])
+    assert revision(tombstone(POLICY)) == 2  # a thing brought it along
 
 
 def test_any_of_the_requesters_subjects_will_do() -> None:

@@ -95,12 +95,18 @@ def test_one_trailing_slash_is_tolerated(segments: list[str], path: Path) -> Non
         (["features", "", "properties"], "json.pointer.invalid"),
         (["features", "f", "", "properties"], "json.pointer.invalid"),
         (["features", "f", "properties", "", "x"], "json.pointer.invalid"),
+        (["attributes", "/a"], "json.pointer.invalid"),
+        (["attributes", "~1a"], "json.pointer.invalid"),
+        (["attributes", "a", "/"], "json.pointer.invalid"),
+        (["features", "/f"], "json.pointer.invalid"),
+        (["features", "f", "properties", "~1p"], "json.pointer.invalid"),
+        (["/attributes", "a"], "gateway:resource.notfound"),
         (["", ""], "gateway:resource.notfound"),
         (["", "attributes"], "gateway:resource.notfound"),
         (["policyId", "", ""], "gateway:resource.notfound"),
     ],
 )
-def test_empty_segments(segments: list[str], code: str) -> None:
+def test_empty_segments_and_keys_with_a_leading_slash(segments: list[str], code: str) -> None:
     with pytest.raises(GatewayError) as caught:
         parse_resource("/x", segments)
     assert caught.value.code == code

@@ -275,6 +275,57 @@ async def test_unknown_paths(client: httpx.AsyncClient, path: str, code: str) ->
         check_error(await client.request(method, url, json={}), 404, code)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api%2F2/things/NAME",
+        "/api/2%2Fthings/NAME",
+        "/api/2/things%2FNAME",
+        "/api/2/%74hings/NAME",
+        "/api%2F2/things/x/NAME/inbox/messages/s",
+        "/api%2F2/things",
+        "/api%2F2/policies/NAME",
+        "/api/2/policies%2FNAME",
+        "/api%2F2/acks/a",
+    ],
+)
+async def test_the_fixed_part_of_a_path_is_taken_as_sent(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    """An encoded slash is part of a name."""
+    name = new_id()
+    await client.put(thing(name), json={})
+    for method in ("GET", "PUT", "POST", "DELETE"):
+        url = httpx.URL(client.base_url, raw_path=path.replace("NAME", name).encode())
+        answer = await client.request(method, url, json={})
+        check_error(answer, 404, "gateway:resource.notfound")
+    assert await revision(client, name) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "/attributes/%2Fslash",
+        "/attributes/~1slash",
+        "/attributes/a/%2Fb",
+        "/features/%2Ff",
+        "/features/f/properties/~1p",
+    ],
+)
+async def test_keys_in_a_path_are_those_that_bodies_may_have(
+    client: httpx.AsyncClient, part: str
+) -> None:
+    name = new_id()
+    await client.put(thing(name), json={})
+    url = httpx.URL(client.base_url, raw_path=(thing(name) + part).encode())
+    for method in ("PUT", "GET", "DELETE"):
+        answer = await client.request(method, url, json={})
+        check_error(answer, 400, "json.pointer.invalid")
+    in_body = await client.put(thing(name), json={"attributes": {"/slash": 1}})
+    check_error(in_body, 400, "json.pointer.invalid")
+    assert await revision(client, name) == 1
+
+
 @pytest.mark.parametrize("method", ["POST", "OPTIONS", "HEAD"])
 async def test_wrong_methods(client: httpx.AsyncClient, method: str) -> None:
     name = new_id()

@@ -205,6 +205,119 @@ async def test_trailers_are_no_headers(gateway: Gateway, known: bool) -> None:
         assert (await raw.answer())[0] == 202
 
 
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
+HEALTH = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def asking_for_http2(name: str, method: str, body: bytes, chunked: bool) -> bytes:
+    """A changing request as clients send it that would rather speak HTTP/2."""
+    path = "/api/2/things" if method == "POST" else thing(name, "/attributes")
+    media_type = "merge-patch+json" if method == "PATCH" else "json"
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+    head = (
+        f"{method} {path} HTTP/1.1", "Host: x", *H2C, length,
+        f"Authorization: {basic('ditto')}", f"Content-Type: application/{media_type}", "\r\n",
+    )  # fmt: skip
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    return "\r\n".join(head).encode() + sent
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first request", "known credentials"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("later", [False, True], ids=["one segment", "body later"])
+async def test_upgrades_to_other_protocols_are_ignored(
+    gateway: Gateway, client: httpx.AsyncClient, known: bool, chunked: bool, later: bool
+) -> None:
+    """Their bodies are bodies, and what follows is the next request (RFC 9110, 7.8)."""
+    name = new_id()
+    await client.put(thing(name), json={"attributes": {}})
+    async with RawHttp.open(gateway) as raw:
+        raw.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if known:
+            await warm(raw)
+        for number, method in enumerate(("PUT", "PUT", "PATCH", "POST")):
+            body = json.dumps({"n": number, "text": HEALTH.decode()}).encode()
+            request = asking_for_http2(name, method, body, chunked)
+            end = request.index(b"\r\n\r\n") + 4
+            if later:
+                await raw.send(request[:end])
+                await client.get("/health/live")  # meanwhile the head has been read
+                request = request[end:]
+            await raw.send(request)
+            status, headers, _ = await raw.answer()
+            assert (status, "connection" in headers) == (201 if method == "POST" else 204, False)
+            if method != "POST":
+                shown = (await client.get(thing(name, "/attributes"))).json()
+                assert shown == {"n": number, "text": HEALTH.decode()}
+        await raw.send(put_request(name, b"1", path="/attributes/last"))
+        assert (await raw.answer())[0] == 201
+    assert gateway.events("request.failed") == []
+
+
+async def test_pipelined_requests_that_ask_for_an_upgrade(
+    gateway: Gateway, client: httpx.AsyncClient
+) -> None:
+    name, label = new_id(), new_label()
+    await client.put(thing(name), json={})
+    query = f"?requested-acks={label}&timeout=300ms"
+    slow = put_request(name, b"0", path="/attributes/n", query=query)
+    async with RawHttp.open(gateway) as raw:
+        await warm(raw)
+        asking = [put_request(name, b"%d" % n, *H2C, path="/attributes/n") for n in range(1, 50)]
+        await raw.send(slow + b"".join(asking) + put_request(name, b"50", path="/attributes/n"))
+        answers = [(await raw.answer())[0] for _ in range(51)]
+    assert answers == [408] + [204] * 50
+    assert await revision(client, name) == 52
+
+
+async def test_headers_of_an_ignored_upgrade_do_not_travel(gateway: Gateway) -> None:
+    async with Subscriber.open(gateway, new_label()) as subscriber, RawHttp.open(gateway) as raw:
+        seen = len(subscriber.events)
+        await raw.send(put_request(new_id(), b"{}", *H2C, "x-mine: 1"))
+        assert (await raw.answer())[0] == 201
+        await wait_for(lambda: len(subscriber.events) > seen)
+        headers = subscriber.events[seen]["headers"]
+        assert headers["x-mine"] == "1"
+        assert {"upgrade", "http2-settings", "connection"}.isdisjoint(headers)
+
+
+async def test_a_length_is_not_that_of_an_earlier_request(gateway: Gateway) -> None:
+    upgrade = HEALTH[:-2] + "\r\n".join((*H2C, "\r\n")).encode()
+    async with RawHttp.open(gateway) as raw:
+        await warm(raw)
+        await raw.send(upgrade + HEALTH)
+        assert [(await raw.answer())[0] for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize("target", ["example.org:443", "[::1]:1", "/health/live"])
+async def test_connect_is_refused(gateway: Gateway, target: str) -> None:
+    for lines in ((), H2C):
+        head = "\r\n".join((f"CONNECT {target} HTTP/1.1", "Host: x", *lines, "\r\n"))
+        async with RawHttp.open(gateway) as raw:
+            await raw.send(head.encode() + HEALTH)
+            assert (await raw.answer())[0] == 400
+            assert await raw.at_end()
+
+
+async def test_a_websocket_while_a_request_is_open_is_refused(
+    gateway: Gateway, client: httpx.AsyncClient
+) -> None:
+    """And the open request is carried out once."""
+    name, label = new_id(), new_label()
+    shake = (
+        "GET /ws/2 HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        f"Authorization: {basic('ditto')}", "\r\n",
+    )  # fmt: skip
+    async with RawHttp.open(gateway) as raw:
+        await warm(raw)
+        put = put_request(name, b"{}", query=f"?requested-acks={label}&timeout=300ms")
+        await raw.send(put + "\r\n".join(shake).encode())
+        assert await raw.at_end()
+    await client.put(thing(name, "/attributes"), json={})
+    assert await revision(client, name) == 2
+
+
 async def send_all(raw: RawHttp, pieces: Iterable[bytes]) -> None:
     for piece in pieces:
         await raw.send(piece)

@@ -211,6 +211,17 @@ async def test_the_same_header_twice_is_refused(gateway: Gateway) -> None:
             assert b"gateway:duplicate.header.field" in body
 
 
+async def test_more_than_one_host_is_refused(gateway: Gateway, client: httpx.AsyncClient) -> None:
+    name = new_id()
+    async with RawHttp.open(gateway) as raw:
+        for other in ("other.test", "gateway.test"):
+            await raw.send(put_request(name, b"{}", f"Host: {other}"))
+            status, _, body = await raw.answer()
+            assert status == 400
+            assert b"gateway:duplicate.header.field" in body
+    assert await revision(client, name) == 0
+
+
 async def test_correlation_ids(client: httpx.AsyncClient) -> None:
     async def given(**headers: str) -> str:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -243,6 +254,39 @@ async def test_control_characters_in_a_correlation_id_are_refused(
             body = check_error(answer, 400, "header.invalid")
             assert body["invalidHeaderKey"] == "correlation-id"
             assert UUID.fullmatch(answer.headers["correlation-id"])
+
+
+@pytest.mark.parametrize("bad", ["\u65e5\u672c", "a\u20acb", "a\u2028b", " a", "a ", "\U0001f600"])
+async def test_correlation_ids_that_a_header_cannot_repeat_are_refused(
+    client: httpx.AsyncClient, bad: str
+) -> None:
+    name = new_id()
+    answer = await client.put(thing(name), json={}, params={"correlation-id": bad})
+    body = check_error(answer, 400, "header.invalid")
+    assert body["invalidHeaderKey"] == "correlation-id"
+    assert UUID.fullmatch(answer.headers["correlation-id"])
+    assert await revision(client, name) == 0
+
+
+@pytest.mark.parametrize("bad", [b"a\x85b", b"\xe6\x97\xa5", b"a\tb"])
+async def test_bad_correlation_ids_in_headers_are_not_repeated(
+    client: httpx.AsyncClient, bad: bytes
+) -> None:
+    name = new_id()
+    for header in (b"correlation-id", b"x-correlation-id"):
+        answer = await client.put(thing(name), json={}, headers=[(header, bad)])
+        check_error(answer, 400, "header.invalid")
+        assert UUID.fullmatch(answer.headers["correlation-id"])
+    assert await revision(client, name) == 0
+
+
+async def test_latin_1_correlation_ids_are_repeated(client: httpx.AsyncClient) -> None:
+    for sent in (
+        {"params": {"correlation-id": "gr\u00fc\u00df"}},
+        {"headers": [(b"correlation-id", b"gr\xfc\xdf")]},
+    ):
+        answer = await client.put(thing(new_id()), json={}, **sent)
+        assert (b"correlation-id", b"gr\xfc\xdf") in answer.headers.raw
 
 
 async def test_too_many_header_characters_are_refused(client: httpx.AsyncClient) -> None:

@@ -270,6 +270,7 @@ async def test_without_a_response(client: httpx.AsyncClient) -> None:
     name, quiet = new_id(), {"response-required": "false"}
     answer = await client.put(url(name), json=policy(), params=quiet)
     assert (answer.status_code, answer.content) == (202, b"")
+    assert {"correlation-id", "response-required"}.isdisjoint(answer.headers)
     assert (await client.get(url(name))).status_code == 200
     answer = await client.put(url(name), json=policy(), params={**quiet, "timeout": "0"})
     assert answer.status_code == 202
@@ -340,6 +341,21 @@ async def test_those_who_may_read_a_part(
     assert (await user2.get(url(name, "/entries/part"))).json() == part
     answer = await user2.get(url(name, "/entries/part/resources/thing:/secret"))
     check_error(answer, 404, "policies:resource.notfound")
+
+
+async def test_those_who_may_write_a_part(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    """They have no WRITE on all of it that they could lose."""
+    name = new_id()
+    part = entry("nginx:user2", **{"policy:/entries/part": ALL})
+    await client.put(url(name), json=policy(part=part))
+    path = "/entries/part/subjects/a:b"
+    assert (await user2.put(url(name, path), json={"type": "t"})).status_code == 201
+    assert (await user2.delete(url(name, path))).status_code == 204
+    assert (await user2.delete(url(name, "/entries/part"))).status_code == 204
+    refused = await user2.put(url(name, path), json={"type": "t"})
+    check_error(refused, 403, "policies:subject.notmodifiable")
 
 
 async def test_nobody_is_locked_out_by_accident(client: httpx.AsyncClient, made: str) -> None:
@@ -423,3 +439,87 @@ async def test_concurrent_changes_are_all_kept(client: httpx.AsyncClient, made: 
     read = await client.get(url(made))
     assert len(read.json()["entries"]["owner"]["subjects"]) == 21
     assert read.headers["etag"] == '"rev:21"'
+
+
+# --- deleted policies
+
+
+async def test_the_revisions_of_a_deleted_policy_go_on(client: httpx.AsyncClient) -> None:
+    name = new_id()
+    await client.put(url(name), json=policy())
+    assert (await client.delete(url(name))).status_code == 204
+    for method, path in (
+        ("DELETE", ""),
+        ("GET", "/entries/owner"),
+        ("DELETE", "/entries/owner"),
+    ):
+        answer = await client.request(method, url(name, path))
+        check_error(answer, 404, "policies:policy.notfound")
+    answer = await client.put(url(name, "/entries/owner"), json=entry("nginx:ditto"))
+    check_error(answer, 404, "policies:policy.notfound")
+    answer = await client.put(url(name), json=policy(), headers={"if-match": '"rev:1"'})
+    check_error(answer, 412, "policies:precondition.failed")
+    again = await client.put(url(name), json=policy(more=entry("a:b")))
+    assert (again.status_code, again.headers["etag"]) == (201, '"rev:3"')
+    read = await client.get(url(name), headers={"if-none-match": '"rev:1"'})
+    assert (read.status_code, read.headers["etag"]) == (200, '"rev:3"')
+    stale = await client.put(url(name), json=policy(), headers={"if-match": '"rev:1"'})
+    check_error(stale, 412, "policies:precondition.failed")
+    assert (await client.delete(url(name))).status_code == 204
+    again = await client.put(url(name), json=policy())
+    assert (again.status_code, again.headers["etag"]) == (201, '"rev:5"')
+
+
+async def test_a_deleted_policy_is_made_again_by_those_who_could_write_it(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient, made: str
+) -> None:
+    name = new_id()
+    await client.put(thing(name), json={"policyId": made})
+    await client.delete(url(made))
+    mine = {"entries": {"owner": entry("nginx:user2")}}
+    for headers in ({}, {"if-match": "*"}, {"allow-policy-lockout": "true"}):
+        answer = await user2.put(url(made), json=mine, headers=headers)
+        check_error(answer, 403, "policies:policy.notmodifiable")
+    check_error(await user2.get(url(made)), 404, "policies:policy.notfound")
+    check_error(await user2.put(thing(made), json={}), 400, "things:thing.notcreatable")
+    check_error(await user2.get(thing(name)), 404, "things:thing.notfound")
+    named = await client.put(thing(new_id()), json={"policyId": made})
+    check_error(named, 400, "things:thing.notcreatable")
+    assert (await client.put(url(made), json=policy())).status_code == 201
+    assert (await client.get(thing(name))).status_code == 200
+
+
+@pytest.mark.parametrize("body", [{}, {"own": True}, {"_policy": policy()}])
+async def test_a_thing_is_made_again_with_its_deleted_policy(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient, body: dict[str, Any]
+) -> None:
+    name = new_id()
+    if body.pop("own", False):
+        body = {"policyId": name}
+    await client.put(thing(name), json={})
+    assert (await client.delete(thing(name))).status_code == 204
+    check_error(await client.put(thing(name), json={}), 400, "things:thing.notcreatable")
+    assert (await client.delete(url(name))).status_code == 204
+    theirs = {"entries": {"owner": entry("nginx:user2")}}
+    for stranger in ({}, {"_policy": theirs}, {"policyId": name}):
+        answer = await user2.put(thing(name), json=stranger)
+        check_error(answer, 400, "things:thing.notcreatable")
+    check_error(await client.get(url(name)), 404, "policies:policy.notfound")
+    again = await client.put(thing(name), json=body)
+    assert (again.status_code, again.headers["etag"]) == (201, '"rev:3"')
+    read = await client.get(url(name))
+    assert (read.status_code, read.headers["etag"]) == (200, '"rev:3"')
+    assert (await client.put(thing(name, "/attributes/a"), json=1)).status_code == 201
+    check_error(await user2.get(thing(name)), 404, "things:thing.notfound")
+
+
+async def test_a_thing_without_its_policy_says_so(client: httpx.AsyncClient, made: str) -> None:
+    name = new_id()
+    await client.put(thing(name), json={"policyId": made, "attributes": {"a": 1}})
+    await client.delete(url(made))
+    for method, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("PUT", "/attributes/a")):
+        answer = await client.request(method, thing(name, path), json={})
+        body = check_error(answer, 404, "things:thing.notfound")
+        assert f"Policy with ID '{made}' does not exist" in body["description"]
+    missing = check_error(await client.get(thing(new_id())), 404, "things:thing.notfound")
+    assert "does not exist" not in missing["description"]

@@ -412,6 +412,71 @@ async def test_a_partial_reader_sees_its_part_only(
     assert listed.json() == [{"thingId": name, "attributes": {"open": 1}}]
 
 
+async def test_preconditions_tell_nothing_of_what_is_hidden(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    """Neither that it is there, nor a hash of it, by which it could be guessed."""
+    name = new_id()
+    policy = partly("/attributes/pin/below", write=("/attributes/x",))
+    attributes = {"pin": 4711, "x": 1}
+    await client.put(thing(name), json={"attributes": attributes, "_policy": policy})
+    for headers in ({"if-match": '"x"'}, {"if-none-match": "*"}, {}):
+        for hidden in ("/attributes/pin", "/attributes/none"):
+            answer = await user2.get(thing(name, hidden), headers=headers)
+            check_error(answer, 404, "things:attribute.notfound")
+            assert "etag" not in answer.headers
+    seen = await user2.get(thing(name, "/attributes"))
+    assert seen.json() == {"x": 1}
+    await client.put(thing(name, "/attributes/pin"), json=4712)
+    later = await user2.get(thing(name, "/attributes"))
+    assert later.headers["etag"] == seen.headers["etag"]  # of what is seen
+    merged = await patch(user2, thing(name, "/attributes"), {"x": 1})
+    assert merged.headers["etag"] == seen.headers["etag"]
+    fresh = await user2.get(
+        thing(name, "/attributes"), headers={"if-none-match": seen.headers["etag"]}
+    )
+    assert fresh.status_code == 304
+
+
+async def test_a_writer_who_may_not_read_learns_nothing(
+    client: httpx.AsyncClient, user2: httpx.AsyncClient
+) -> None:
+    name = new_id()
+    policy = partly()
+    policy["entries"]["other"]["resources"] = {
+        "thing:/attributes/pin": {"grant": ["WRITE"], "revoke": []}
+    }
+    for value in (4711, 4712):
+        await client.put(thing(name), json={"attributes": {"pin": value}, "_policy": policy})
+    refused = await user2.put(
+        thing(name, "/attributes/pin"), json=1, headers={"if-match": '"hash:x"'}
+    )
+    check_error(refused, 412, "things:precondition.failed")
+    written = await user2.put(thing(name, "/attributes/pin"), json=1)
+    assert (refused.headers["etag"], written.headers["etag"]) == ('"rev:2"', '"rev:3"')
+
+
+@pytest.mark.parametrize(
+    "name", ["merge-thing-patch-conditions", "put-metadata", "delete-metadata", "dry-run"]
+)
+async def test_headers_whose_meaning_would_be_lost_are_refused(
+    client: httpx.AsyncClient, house: str, name: str
+) -> None:
+    answer = await patch(client, thing(house, "/attributes"), {"a": 2}, **{name: "{}"})
+    assert check_error(answer, 400, "header.invalid")["invalidHeaderKey"] == name
+    assert (await client.get(thing(house))).headers["etag"] == '"rev:1"'
+
+
+async def test_conditions_of_parts_of_missing_things_and_of_many(
+    client: httpx.AsyncClient, house: str
+) -> None:
+    part = thing(new_id(), "/attributes/x")
+    answer = await client.put(part, json=1, headers={"if-match": '"z"'})
+    check_error(answer, 404, "things:thing.notfound")
+    many = {"ids": house, "condition": "eq(attributes/a,7)"}
+    check_error(await client.get("/api/2/things", params=many), 400, "header.invalid")
+
+
 async def test_a_partial_writer_merges_what_it_may_write(
     client: httpx.AsyncClient, user2: httpx.AsyncClient
 ) -> None:

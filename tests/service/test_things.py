@@ -14,7 +14,8 @@ NOT_MODIFIABLE = "things:thing.notmodifiable"
 
 def shared_with_user2(*grants: str) -> dict[str, Any]:
     """A thing that ditto owns and on which user2 has ``grants``."""
-    everything = {"thing:/": {"grant": ["READ", "WRITE"], "revoke": []}}
+    full = {"grant": ["READ", "WRITE"], "revoke": []}
+    everything = {"thing:/": full, "policy:/": full}
     some = {"thing:/": {"grant": list(grants), "revoke": []}}
     return {
         "attributes": {"a": 1},
@@ -195,6 +196,33 @@ async def test_a_policy_that_locks_the_creator_out_is_refused(client: httpx.Asyn
     answer = await client.put(thing(name), json={"_policy": {"entries": {"a": entry}}})
     check_error(answer, 403, "things:thing.notmodifiable")
     assert await revision(client, name) == 0
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        {"resources": {"thing:/": {"grant": ["READ", "WRITE"]}}},
+        {"subjects": {"nginx:ditto": {"type": "u", "expiry": "2100-01-01T00:00:00Z"}}},
+    ],
+)
+async def test_a_policy_that_nobody_could_change_is_refused(
+    client: httpx.AsyncClient, owner: dict[str, Any]
+) -> None:
+    """As if it were put by itself; but where the thing exists, its ``_policy`` is ignored."""
+    name = new_id()
+    resources = {f"{kind}:/": {"grant": ["READ", "WRITE"]} for kind in ("thing", "policy")}
+    entry = {"subjects": {"nginx:ditto": {"type": "u"}}, "resources": resources, **owner}
+    body = {"_policy": {"entries": {"owner": entry}}}
+    alone = await client.put(f"/api/2/policies/{name}", json=body["_policy"])
+    check_error(alone, 403, "policies:policy.modificationinvalid")
+    refused = await client.put(thing(name), json=body)
+    check_error(refused, 403, "policies:policy.modificationinvalid")
+    posted = await client.post("/api/2/things", json=body)
+    check_error(posted, 403, "policies:policy.modificationinvalid")
+    assert await revision(client, name) == 0
+    allow = {"allow-policy-lockout": "true"}
+    assert (await client.put(thing(name), json=body, headers=allow)).status_code == 201
+    assert (await client.put(thing(name), json=body)).status_code == 204
 
 
 async def test_a_thing_moves_only_to_a_policy_that_is_there(

@@ -245,7 +245,8 @@ async def test_namespaces(gateway: Gateway, client: httpx.AsyncClient) -> None:
 async def test_events_come_only_to_those_who_may_read_all_of_the_change(
     gateway: Gateway, client: httpx.AsyncClient
 ) -> None:
-    everything = {"thing:/": {"grant": ["READ", "WRITE"], "revoke": []}}
+    full = {"grant": ["READ", "WRITE"], "revoke": []}
+    everything = {"thing:/": full, "policy:/": full}
     policy = {
         "entries": {
             "owner": {"subjects": {"nginx:ditto": {"type": "t"}}, "resources": everything},

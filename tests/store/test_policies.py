@@ -12,9 +12,12 @@ import orjson
 import pytest
 
 from acks.errors import GatewayError
+from acks.headers import AckOptions
 from acks.policy import READ, Policy, implicit_policy
-from app.store.policies import PolicyChanges, PolicyStore
+from acks.signals import Command
+from app.store.policies import TOMBSTONE_MS, PolicyChanges, PolicyStore, StoredPolicy
 from app.store.redis_client import Redis, RedisAddress
+from app.store.twins import TwinStore
 from tests.servers import RedisServer, wait_for
 
 ID = "ns:p"
@@ -171,3 +174,109 @@ async def test_a_broken_policy_is_an_outage_and_not_a_right(
         await policies.get(ID)
     assert caught.value.status == 503
     assert (await ask(policies)).status == 503
+
+
+# --- deleted policies
+
+
+@pytest.fixture
+def twins(policies: PolicyStore, redis: Redis, prefix: str) -> TwinStore:
+    return TwinStore(
+        redis,
+        policies,
+        prefix=prefix,
+        shards=4,
+        node="n",
+        max_thing_bytes=100_000,
+        journal_entries=1_000,
+        cache_bytes=1_000_000,
+    )
+
+
+def put(
+    twins: TwinStore, path: tuple[str, ...], value: Any, subject: str = "a:1"
+) -> asyncio.Future[Any]:
+    """Send a change of the thing that has the policy's id; its outcome."""
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    options = AckOptions((), True, 10_000)
+    twins.submit(Command(ID, path, value, "c", options, (subject,)), 0, done.set_result)
+    return done
+
+
+async def delete(policies: PolicyStore) -> None:
+    stored = await policies.get(ID)
+    assert stored is not None
+    assert await policies.write(ID, stored.text, None)
+
+
+async def test_what_a_deleted_policy_leaves_goes_after_a_while(
+    policies: PolicyStore, redis: Redis
+) -> None:
+    await policies.write(ID, b"", document("a:1"))
+    await delete(policies)
+    left = await policies.find(ID)
+    assert left is not None
+    assert left.deleted
+    lasts = await redis.call("PTTL", policies.key(ID))
+    assert isinstance(lasts, int)
+    assert 0 < lasts <= TOMBSTONE_MS
+    assert await policies.write(ID, left.text, document("a:1"))
+    assert await redis.call("PTTL", policies.key(ID)) == -1
+
+
+async def test_what_follows_the_making_of_a_thing_waits_until_its_policy_is_looked_at(
+    policies: PolicyStore, twins: TwinStore, redis: Redis
+) -> None:
+    await policies.write(ID, b"", document("a:1"))
+    await delete(policies)
+    outcomes = [put(twins, (), {"thingId": ID})]
+    outcomes += [put(twins, ("attributes", "n"), n) for n in range(20)]
+    replies = await asyncio.wait_for(asyncio.gather(*outcomes), 20)
+    assert [reply.status for reply in replies] == [201, 201, *[204] * 19]
+    assert [reply.headers["entity-revision"] for reply in replies] == list(range(1, 22))
+    stored = await policies.get(ID)
+    assert stored is not None
+    assert stored.document["_revision"] == 3
+    assert await redis.call("PTTL", policies.key(ID)) == -1
+
+
+async def test_of_two_that_make_things_again_only_the_owner_gets_there(
+    policies: PolicyStore, twins: TwinStore
+) -> None:
+    await policies.write(ID, b"", document("a:1"))
+    await delete(policies)
+    other, owner = put(twins, (), {"thingId": ID}, "a:2"), put(twins, (), {"thingId": ID})
+    refused, made = await asyncio.wait_for(asyncio.gather(other, owner), 20)
+    assert (refused.status, refused.code) == (400, "things:thing.notcreatable")
+    assert made.status == 201
+    assert readers(await load(policies)) == ("a:1",)
+
+
+async def test_a_policy_that_is_made_again_meanwhile_is_not_overwritten(
+    policies: PolicyStore, other: PolicyStore, twins: TwinStore
+) -> None:
+    """The decision rests on what a deleted policy left; another one is there by now."""
+    await policies.write(ID, b"", document("a:1"))
+    await delete(policies)
+    seen: list[StoredPolicy] = []
+    find_later = policies.find_later
+
+    def interrupted(policy_id: str, on_found: Any) -> None:
+        def found(left: StoredPolicy) -> None:
+            async def make_another() -> None:
+                if not seen:
+                    seen.append(left)
+                    assert await other.write(ID, left.text, document("a:3"))
+                on_found(left)
+
+            tasks.append(asyncio.create_task(make_another()))
+
+        find_later(policy_id, found)  # type: ignore[arg-type]
+
+    tasks: list[asyncio.Task[None]] = []
+    policies.find_later = interrupted  # type: ignore[method-assign]
+    refused = await asyncio.wait_for(put(twins, (), {"thingId": ID}), 20)
+    assert (refused.status, refused.code) == (400, "things:thing.notcreatable")
+    assert "exists already" in refused.message
+    assert seen[0].deleted
+    assert readers(await load(policies)) == ("a:3",)
