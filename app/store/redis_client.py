@@ -124,7 +124,6 @@ class _Link:
         while True:
             self._gone.clear()
             try:
-                self._last_error = None
                 wire = await self._connect()
             except Exception as error:  # noqa: BLE001 - nothing may end the link but close()
                 self._note_failure(error, first)
@@ -180,6 +179,7 @@ class _Link:
         if wire.closed:
             return
         self._wire = wire
+        self._last_error = None
         self._connections += 1
         log.info("redis.connected", client=self._name, address=str(self._address))
         if not first.done():

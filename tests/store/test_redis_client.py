@@ -425,6 +425,26 @@ async def test_tls_checks_the_certificate(certificate: tuple[Path, Path]) -> Non
             await Redis(RedisAddress.parse(url), name="x").start(0.5)
 
 
+async def test_the_reason_is_told_also_when_time_runs_out_in_the_next_attempt() -> None:
+    """The first connection is cut, the second is left hanging."""
+    cut = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal cut
+        if cut:
+            await reader.read()
+        cut = True
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(StoreUnavailable, match="within") as caught:
+            await Redis(RedisAddress.parse(f"redis://127.0.0.1:{port}/0"), name="x").start(0.5)
+    assert caught.value.__cause__ is not None
+    assert not str(caught.value).endswith("None")
+
+
 # ------------------------------------------------------------------------------- pub/sub
 
 
