@@ -33,8 +33,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from zlib import crc32
 
-EVENT, MESSAGE, COMMAND = "", "message", "command"
-"""Kinds of entries. Live signals travel through the journal too, but change no twin."""
+EVENT, MESSAGE, COMMAND, LIVE_EVENT, ANNOUNCEMENT = (
+    "",
+    "message",
+    "command",
+    "event",
+    "announcement",
+)
+"""Kinds of entries. Live signals and policy announcements travel through the journal too."""
 
 FORMAT = 1
 DEFAULT_PREFIX = "ackgate"
@@ -152,19 +158,27 @@ class EntryMeta(NamedTuple):
     revoked: tuple[str, ...] = ()  # [x]
     answered: bool = False  # [w]
     fields: str = ""  # [f]
+    session: str = ""  # [n] the session that caused the signal, and does not get it back
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object stored in field ``m``."""
         meta = meta_json(*self[:10])
         if self.kind:
             meta.update(k=self.kind, x=self.revoked, w=self.answered, f=self.fields)
+        if self.session:
+            meta["n"] = self.session
         return meta
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> EntryMeta:
         """Read field ``m`` back. Raises KeyError if a fact is missing."""
         kind = data.get("k")
-        live = () if kind is None else (kind, tuple(data["x"]), data["w"], data["f"])
+        live: tuple[Any, ...] = ()
+        if len(data) > 10:
+            live = (EVENT, (), False, "")
+            if kind is not None:
+                live = (kind, tuple(data["x"]), data["w"], data["f"])
+            live += (data.get("n", ""),)
         return cls(
             data["id"],
             data["a"],

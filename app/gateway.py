@@ -19,7 +19,8 @@ from acks.signals import Acknowledgement, Command, Live, Query, Response
 from app.accepting import Accepting
 from app.live import LiveChannel
 from app.queries import answer_query
-from app.sessions import Session, Sessions, Subscription
+from app.session import Session, Subscription
+from app.sessions import Sessions
 from app.store.ackbus import AckBus
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry

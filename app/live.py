@@ -98,6 +98,7 @@ class LiveChannel:
             revoked,
             options.response_required or LIVE_RESPONSE in awaited(options),
             live.fields,
+            live.origin or "",
         )
         headers = {
             **live.headers,

@@ -13,12 +13,12 @@ import orjson
 import structlog
 
 from acks.document import check_depth
+from acks.envelopes import error_envelope
 from acks.errors import GatewayError, error
 from acks.headers import parse_declared_acks
 from acks.journal import COMMAND, EVENT, MESSAGE
 from acks.labels import check_labels, is_resolved
 from acks.protocol import (
-    error_envelope,
     is_response,
     read_ack,
     read_headers,
@@ -29,7 +29,7 @@ from app.api.auth import Authenticator
 from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of, new_correlation_id
 from app.api.ws_protocol import WebSocketProtocol
 from app.gateway import Gateway
-from app.sessions import Session, Subscription
+from app.session import Session, Subscription
 
 log = structlog.get_logger(__name__)
 

@@ -270,6 +270,8 @@ class TwinStore:
             op.deadline,
             policy.readers(path),
         )
+        if command.origin:
+            meta["n"] = command.origin
         originator = command.subjects[0]
         op.reply = response(command, done, twin, policy, value, originator)
         arguments: tuple[str | bytes | int, ...] = (

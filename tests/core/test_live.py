@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acks.aggregator import Aggregator, Outcome, http_answer
+from acks.envelopes import live_envelope
 from acks.errors import GatewayError
 from acks.headers import AckOptions, Setter, complete
 from acks.journal import COMMAND, MESSAGE, EntryMeta
@@ -24,7 +25,7 @@ from acks.live import (
 )
 from acks.pending import Pending
 from acks.policy import READ, Policy, split_resource
-from acks.protocol import is_response, live_envelope, read_response, read_topic
+from acks.protocol import is_response, read_response, read_topic
 from acks.signals import Acknowledgement, Live, Response
 
 OPTIONS = AckOptions(("live-response",), True, 1000)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from acks.envelopes import error_envelope, event_envelope
 from acks.errors import CATALOGUE, GatewayError, error
 from acks.journal import EntryMeta, shard_of, twin_key
-from acks.protocol import error_envelope, event_envelope, read_ack, read_headers, read_topic
+from acks.protocol import read_ack, read_headers, read_topic
 from acks.topic import parse_topic
 
 META = EntryMeta(

@@ -10,8 +10,8 @@ import httpx
 import pytest
 import redis
 
+from acks.envelopes import WEAK_UNSUBSCRIBED
 from acks.journal import DEFAULT_SHARDS, ack_channel, journal_key, shard_of
-from acks.protocol import WEAK_UNSUBSCRIBED
 from tests.gateways import (
     Gateway,
     Subscriber,

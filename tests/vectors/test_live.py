@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from acks.aggregator import Aggregator, combined_status
+from acks.envelopes import WEAK_UNSUBSCRIBED
 from acks.errors import GatewayError
 from acks.headers import AckOptions
 from acks.journal import COMMAND, EVENT, MESSAGE, EntryMeta
 from acks.labels import custom
 from acks.live import LiveResponse, awaited, mismatch, parse_channel, parse_timeout_strategy
-from acks.protocol import WEAK_UNSUBSCRIBED
 from acks.signals import Acknowledgement
-from app.sessions import Session, Sessions, Subscription
+from app.session import Session, Subscription
+from app.sessions import Sessions
 from tests.vectors import load
 
 Json = Any

@@ -1,0 +1,189 @@
+"""Session: everything a connected subscriber has (design rule 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import uuid4
+
+import orjson
+import structlog
+
+from acks.envelopes import error_envelope
+from acks.errors import error
+from acks.headers import next_correlation_id
+from acks.journal import EntryMeta
+from acks.labels import LIVE_RESPONSE
+from acks.live import INVALID_RESPONSE, LiveResponse, mismatch
+from acks.signals import Acknowledgement
+
+log = structlog.get_logger(__name__)
+
+FORWARD_MS = 65_000
+"""How long an ack is awaited from a subscriber when the signal says nothing (spec 5.3), ms."""
+
+_NOT_FORWARDED = ("requested-acks", "ditto-weak-ack")
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a session wants of a signal type: namespaces, empty for all of them."""
+
+    namespaces: frozenset[str] = frozenset()
+
+    def matches(self, thing_id: str) -> bool:
+        """Whether signals of this thing are wanted."""
+        return not self.namespaces or thing_id.partition(":")[0] in self.namespaces
+
+
+@dataclass(slots=True)
+class _Forwarder:
+    """A delivered signal whose acks are awaited, which ones and until when (ms, epoch)."""
+
+    meta: EntryMeta
+    labels: set[str]
+    until: int
+
+
+class Session:
+    """One connected subscriber: its subjects, labels, subscription, outbox and awaited acks.
+
+    ``outbox_bytes`` bounds what waits to be sent; a session over it is closed with ``overflow``.
+    """
+
+    def __init__(
+        self, subjects: tuple[str, ...], declared: Iterable[str], *, outbox_bytes: int
+    ) -> None:
+        self.id = uuid4().hex
+        self.subjects = subjects
+        self.declared = frozenset(declared)
+        self.wants: dict[str, Subscription] = {}  # by kind of journal entries
+        self.closing: tuple[int, str] | None = None
+        self._outbox: deque[bytes] = deque()
+        self._waiting = 0
+        self._limit = outbox_bytes
+        self._ready = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._forwarders: dict[str, _Forwarder] = {}
+
+    # --- outbox
+
+    def put(self, frame: bytes) -> bool:
+        """Queue a text frame (UTF-8); False if the session is over its bound and being closed."""
+        if self.closing is not None:
+            return False
+        if self._waiting + len(frame) > self._limit:
+            self.close(1013, "The subscriber is too slow; you may reconnect.")
+            return False
+        self._outbox.append(frame)
+        self._waiting += len(frame)
+        self._ready.set()
+        return True
+
+    async def frames(self) -> list[bytes]:
+        """Wait for frames and take all of them; an empty list means: close now."""
+        while not self._outbox and self.closing is None:
+            self._ready.clear()
+            await self._ready.wait()
+        taken, self._outbox = list(self._outbox), deque()
+        self._waiting = 0
+        return taken
+
+    def close(self, code: int, reason: str) -> None:
+        """Have the connection closed with this WebSocket code after what is queued is sent."""
+        if self.closing is None:
+            self.closing = (code, reason)
+            self._ready.set()
+            self._ending.set()
+
+    async def ended(self) -> None:
+        """Wait until the session is to be closed."""
+        await self._ending.wait()
+
+    def lost(self) -> None:
+        """Say that a label of this session is taken by somebody else, and close (spec ws 1.6)."""
+        problem = error("acknowledgement:label.not.unique")
+        self.put(orjson.dumps(error_envelope(problem, None)))
+        self.close(1000, "A declared label is taken.")
+
+    # --- acks
+
+    def expect(self, meta: EntryMeta, labels: tuple[str, ...], now_ms: int) -> str:
+        """Await acks of ``labels`` for a signal; returns the correlation-id to deliver it with.
+
+        It differs from the signal's while another signal with the same id is open (spec 5.3).
+        """
+        forwarders = self._forwarders
+        while forwarders:
+            first = next(iter(forwarders))
+            if forwarders[first].until > now_ms:
+                break
+            del forwarders[first]
+        until = meta.deadline if meta.deadline > now_ms else now_ms + FORWARD_MS
+        delivered = meta.correlation_id
+        while delivered in forwarders:
+            delivered = next_correlation_id(delivered)
+        forwarders[delivered] = _Forwarder(meta, set(labels), until)
+        return delivered
+
+    def forward(self, ack: Acknowledgement) -> tuple[str, Acknowledgement] | None:
+        """Where an ack of this session goes: (node, ack with the request's correlation-id).
+
+        None if nothing with this correlation-id was delivered here, or it is over (spec 5.4, 9).
+        """
+        meta = self._taken(ack.correlation_id, ack.label)
+        if meta is None:
+            return None
+        return meta.origin, _forwarded(meta, ack)
+
+    def answer(self, response: LiveResponse) -> tuple[str, Acknowledgement] | None:
+        """Where a response of this session goes: (node, ack for its request), as :meth:`forward`.
+
+        One that does not fit what was delivered becomes a notice of that, and a better one may
+        still come (spec 3).
+        """
+        forwarder = self._forwarders.get(response.correlation_id)
+        if forwarder is None or LIVE_RESPONSE not in forwarder.labels:
+            return None
+        meta = forwarder.meta
+        reason = mismatch(response, meta)
+        if reason is not None:
+            return meta.origin, Acknowledgement(
+                INVALID_RESPONSE, meta.thing_id, meta.correlation_id, 400, reason
+            )
+        self._taken(response.correlation_id, LIVE_RESPONSE)
+        # Among the acks of several labels an error stands without its text (spec 4, 4).
+        bare = response.criterion == "errors" and meta.requested_acks
+        ack = Acknowledgement(
+            LIVE_RESPONSE,
+            meta.thing_id,
+            meta.correlation_id,
+            response.status,
+            None if bare else response.payload,
+            response.headers,
+        )
+        return meta.origin, _forwarded(meta, ack)
+
+    def _taken(self, delivered: str, label: str) -> EntryMeta | None:
+        """The signal delivered with this id if it waits for ``label``, which it then has got."""
+        forwarder = self._forwarders.get(delivered)
+        if forwarder is None or label not in forwarder.labels:
+            return None
+        forwarder.labels.discard(label)
+        if not forwarder.labels:
+            del self._forwarders[delivered]
+        return forwarder.meta
+
+
+def _forwarded(meta: EntryMeta, ack: Acknowledgement) -> Acknowledgement:
+    """A subscriber's ack as the request sees it: with the request's own correlation-id."""
+    headers = {
+        "correlation-id": meta.correlation_id,
+        **{name: value for name, value in ack.headers.items() if name not in _NOT_FORWARDED},
+        "response-required": False,
+    }
+    return Acknowledgement(
+        ack.label, meta.thing_id, meta.correlation_id, ack.status, ack.payload, headers
+    )
