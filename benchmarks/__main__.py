@@ -18,9 +18,10 @@ from benchmarks.measure import Result, say
 from benchmarks.pending import pending
 from benchmarks.processes import REPOSITORY, Lab
 from benchmarks.report import machine, markdown, write
+from benchmarks.sessions import fanout, idle, labels
 from benchmarks.spark import spark
 from benchmarks.start import start
-from benchmarks.throughput import ack1, ack64, attributes, get, merge, persisted
+from benchmarks.throughput import ack1, ack64, ack256, attributes, get, merge, persisted
 
 BENCHMARKS: dict[str, Callable[[Lab, int, float], Result]] = {
     "persisted": persisted,
@@ -28,19 +29,27 @@ BENCHMARKS: dict[str, Callable[[Lab, int, float], Result]] = {
     "get": get,
     "ack64": ack64,
     "ack1": ack1,
+    "ack256": ack256,
+    "fanout": fanout,
+    "idle": idle,
+    "labels": labels,
     "spark": spark,
     "pending": pending,
     "start": start,
     "attributes": attributes,
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-DEFAULT = ["persisted", "merge", "get", "ack64", "ack1", "spark", "pending", "start"]
+DEFAULT = [name for name in BENCHMARKS if name != "attributes"]
 ROUNDS = {
     "persisted": 5,
     "merge": 5,
     "get": 5,
     "ack64": 5,
     "ack1": 5,
+    "ack256": 5,
+    "fanout": 3,
+    "idle": 3,
+    "labels": 3,
     "spark": 3,
     "pending": 3,
     "start": 7,

@@ -30,6 +30,10 @@ LABELS = {
     "open_s": "until all are open s",
     "request_kb": "RSS kB/request",
     "expired_s": "deadline → last answer s",
+    "deliveries_per_s": "deliveries/s",
+    "delivery_cpu_us": "server CPU µs/delivery",
+    "session_kb": "RSS kB/session",
+    "opened_s": "until all are open s",
     "ready_s": "ready s",
     "rss_mb": "RSS MB",
     "pss_mb": "PSS MB",
@@ -40,6 +44,8 @@ SYSTEMS = [
     "`bare`: the least code that makes the same store calls, without authentication, rules or "
     "checks. It does not even merge: it writes a document of the same size and the patch.",
     "`nats`: a durable publish to JetStream, then a request and its reply.",
+    "`floor`: the least that brings an event to WebSockets: a PUT appends to one stream, whose "
+    "reader writes to all of them; no authentication, rules or checks.",
     "`(in process)`: the same requests made inside the process, without HTTP.",
 ]
 DISTURBED = 0.25

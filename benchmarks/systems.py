@@ -6,7 +6,7 @@ import base64
 import http.client
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +133,10 @@ def answers_well(port: int, acks: str) -> bool:
         connection.close()
 
 
+Beside = Callable[[ExitStack, int], None]
+"""Starts something beside a load, on the server process at a port; the stack stops it."""
+
+
 @dataclass(frozen=True)
 class Load:
     """One load on one system. Times in s."""
@@ -145,11 +149,11 @@ class Load:
     things: int = 1000
 
 
-def sample(lab: Lab, system: str, load: Load) -> Sample:
+def sample(lab: Lab, system: str, load: Load, beside: Beside | None = None) -> Sample:
     """Start the system on a fresh store, load it, stop it. Raises RunError.
 
     With a subscriber there are two server processes: requests go to the first, the subscriber is
-    connected to the second.
+    connected to the second. ``beside`` is called with its port, before the load begins.
     """
     acks = f"twin-persisted,{LABEL}" if load.with_subscriber else "twin-persisted"
     with ExitStack() as stack:
@@ -157,6 +161,8 @@ def sample(lab: Lab, system: str, load: Load) -> Sample:
         listening = None
         if load.with_subscriber:
             listening = stack.enter_context(subscriber(lab, started.ports[1]))
+        if beside is not None:
+            beside(stack, started.ports[-1])
         port = started.ports[0]
         wait_until("a good answer", lambda: answers_well(port, acks), started.processes[0], START_S)
         watch = started.watch() | ({"subscriber": [listening.pid]} if listening else {})

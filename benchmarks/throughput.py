@@ -1,4 +1,4 @@
-"""Benchmarks of requests: ``persisted``, ``merge``, ``get``, ``ack64`` and ``ack1``."""
+"""Benchmarks of requests: ``persisted``, ``merge``, ``get``, ``ack1``, ``ack64``, ``ack256``."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ WARMUP_S = 0.8
 IN_FLIGHT = 64
 
 
-def persisted(lab: Lab, rounds: int, seconds: float) -> Result:
-    """PUT with ``twin-persisted`` alone, 64 connections, one server process."""
+def _beside_both(lab: Lab, rounds: int, name: str, title: str, load: Load, times: float) -> Result:
+    """The gateway against both apps; ``times`` is the goal against the straightforward one."""
     result = Result(
-        "persisted",
-        f"PUT with twin-persisted, fsync always, {IN_FLIGHT} connections, one server process",
+        name,
+        title,
         [
-            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 4.0),
+            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, times),
             Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 1.0),
             Goal("requests_per_s", ACKGATE, BARE, True, 0.5),
         ],
         ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
     )
-    load = Load(IN_FLIGHT, seconds, WARMUP_S)
     names = (STRAIGHTFORWARD, BARE, ACKGATE)
     return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+
+
+def persisted(lab: Lab, rounds: int, seconds: float) -> Result:
+    """PUT with ``twin-persisted`` alone, 64 connections, one server process."""
+    title = f"PUT with twin-persisted, fsync always, {IN_FLIGHT} connections, one server process"
+    return _beside_both(lab, rounds, "persisted", title, Load(IN_FLIGHT, seconds, WARMUP_S), 4.0)
 
 
 def merge(lab: Lab, rounds: int, seconds: float) -> Result:
@@ -39,37 +44,19 @@ def merge(lab: Lab, rounds: int, seconds: float) -> Result:
 
     Two things a connection: all of them fit into the gateway's cache, as few as change at a time.
     """
-    result = Result(
-        "merge",
+    title = (
         f"PATCH of one property of a {LARGE_BYTES // 1000} kB thing, fsync always, {IN_FLIGHT} "
-        "connections, one server process",
-        [
-            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 3.0),
-            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 1.0),
-            Goal("requests_per_s", ACKGATE, BARE, True, 0.5),
-        ],
-        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
+        "connections, one server process"
     )
     load = Load(IN_FLIGHT, seconds, WARMUP_S, variant="merge", things=2 * IN_FLIGHT)
-    names = (STRAIGHTFORWARD, BARE, ACKGATE)
-    return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+    return _beside_both(lab, rounds, "merge", title, load, 3.0)
 
 
 def get(lab: Lab, rounds: int, seconds: float) -> Result:
     """GET of things of usual size, 64 connections."""
-    result = Result(
-        "get",
-        f"GET of a {USUAL_BYTES // 1000} kB thing, {IN_FLIGHT} connections, one server process",
-        [
-            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 4.0),
-            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 1.0),
-            Goal("requests_per_s", ACKGATE, BARE, True, 0.5),
-        ],
-        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
-    )
+    title = f"GET of a {USUAL_BYTES // 1000} kB thing, {IN_FLIGHT} connections, one server process"
     load = Load(IN_FLIGHT, seconds, WARMUP_S, variant="get")
-    names = (STRAIGHTFORWARD, BARE, ACKGATE)
-    return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+    return _beside_both(lab, rounds, "get", title, load, 4.0)
 
 
 def attributes(lab: Lab, rounds: int, seconds: float) -> Result:
@@ -127,27 +114,39 @@ def _acks(result: Result, lab: Lab, rounds: int, load: Load) -> Result:
     return interleave(result, systems, rounds)
 
 
-def ack64(lab: Lab, rounds: int, seconds: float) -> Result:
-    """PUT that waits for a subscriber's ack, subscriber on another process, 64 in flight."""
+def _acks_in_flight(
+    lab: Lab, rounds: int, seconds: float, in_flight: int, goals: list[Goal]
+) -> Result:
+    many = "one at a time" if in_flight == 1 else f"{in_flight} in flight"
     result = Result(
-        "ack64",
-        f"PUT with a WebSocket ack, subscriber on another process, {IN_FLIGHT} in flight",
-        [
-            Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 5.0),
-            Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 0.25),
-            Goal("requests_per_s", ACKGATE, NATS, True, 0.5),
-        ],
+        f"ack{in_flight}",
+        f"PUT with a WebSocket ack, subscriber on another process, {many}",
+        goals,
         ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
     )
-    return _acks(result, lab, rounds, Load(IN_FLIGHT, seconds, WARMUP_S, with_subscriber=True))
+    return _acks(result, lab, rounds, Load(in_flight, seconds, WARMUP_S, with_subscriber=True))
+
+
+def ack64(lab: Lab, rounds: int, seconds: float) -> Result:
+    """PUT that waits for a subscriber's ack, subscriber on another process, 64 in flight."""
+    goals = [
+        Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 5.0),
+        Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 0.25),
+        Goal("requests_per_s", ACKGATE, NATS, True, 0.5),
+    ]
+    return _acks_in_flight(lab, rounds, seconds, IN_FLIGHT, goals)
 
 
 def ack1(lab: Lab, rounds: int, seconds: float) -> Result:
     """The same, one request at a time."""
-    result = Result(
-        "ack1",
-        "PUT with a WebSocket ack, subscriber on another process, one at a time",
-        [Goal("p50_ms", ACKGATE, STRAIGHTFORWARD, False, 0.6)],
-        ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
-    )
-    return _acks(result, lab, rounds, Load(1, seconds, WARMUP_S, with_subscriber=True))
+    goals = [Goal("p50_ms", ACKGATE, STRAIGHTFORWARD, False, 0.6)]
+    return _acks_in_flight(lab, rounds, seconds, 1, goals)
+
+
+def ack256(lab: Lab, rounds: int, seconds: float) -> Result:
+    """The same, 256 in flight."""
+    goals = [
+        Goal("requests_per_s", ACKGATE, STRAIGHTFORWARD, True, 5.0),
+        Goal("p99_ms", ACKGATE, STRAIGHTFORWARD, False, 0.25),
+    ]
+    return _acks_in_flight(lab, rounds, seconds, 256, goals)
