@@ -12,9 +12,11 @@ BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/.ackgate-demo
 DEV_STAMP := $(VENV)/.ackgate-dev
 
-# `make test T=tests/core` runs one ring, `make test ARGS="-k weak"` passes options to pytest.
+# `make test T=tests/core` runs one ring, `make test ARGS="-k weak"` passes options to pytest,
+# JOBS=0 runs all in one process. Files stay together: those that share a gateway or Spark share it.
 T ?= tests
 ARGS ?=
+JOBS ?= 2
 
 .PHONY: help
 help: ## Show the targets
@@ -34,7 +36,7 @@ setup: $(DEV_STAMP) ## Make .venv with all development tools
 
 .PHONY: test
 test: $(DEV_STAMP) ## Run the tests (T=tests/core for one ring, ARGS="-k name" for pytest)
-	$(BIN)/python -m pytest $(T) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(T) $(ARGS)
 
 .PHONY: lint
 lint: $(DEV_STAMP) ## Check format, lint, types and layering

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 from acks.aggregator import Aggregator, Outcome, aggregate_json
 from acks.error_kind import ErrorKind
-from acks.errors import CATALOGUE, GatewayError
+from acks.errors import CATALOGUE, GatewayError, error
 from acks.labels import TWIN_PERSISTED
 from acks.live import INVALID_RESPONSE, awaited
 from acks.signals import Acknowledgement, Command, JsonObject, Live, Response
+
+LABELS, REPORT = "labels", "report"
+"""They stand where a correlation-id stands in the address of a request, and are none of them."""
 
 
 class Came(NamedTuple):
@@ -166,7 +169,20 @@ class Accepted(NamedTuple):
 def accept(
     signal: Command | Live, *, timeout_ms: int, keep_ms: int, location: str = ""
 ) -> Accepted:
-    """The record to make for a request; the store adds its times."""
+    """The record to make for a request; the store adds its times.
+
+    Raises ``header.invalid`` for a correlation-id that would be the address of something
+    else.
+    """
+    if signal.correlation_id in (LABELS, REPORT):
+        raise error(
+            "header.invalid",
+            value=signal.correlation_id,
+            header="correlation-id",
+            type="correlation-id of a request that is not waited for",
+            description="Choose another one: another resource has this address.",
+            extras={"invalidHeaderKey": "correlation-id"},
+        )
     options = signal.options
     live = isinstance(signal, Live)
     return Accepted(

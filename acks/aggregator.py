@@ -15,7 +15,7 @@ _REFUSED = (
     "received, though: "
 )
 _PLAIN = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
-_OURS = frozenset({
+OURS = frozenset({
     "location", "www-authenticate", "retry-after", "allow", "preference-applied", "etag",
     "entity-revision", "ditto-originator", "requested-acks",
 })  # fmt: skip
@@ -110,7 +110,7 @@ def http_answer(
         response = outcome.response
         return Answer(response.status, response.payload, {**response.headers, **command_headers})
     if len(acks) == 1 and acks[0].status >= 200:
-        given = {name: value for name, value in acks[0].headers.items() if name not in _OURS}
+        given = {name: value for name, value in acks[0].headers.items() if name not in OURS}
         return _single(acks[0], {**given, **command_headers})
     # A lone ack's 1xx cannot be the status of an answer.
     status = outcome.status if outcome.status >= 200 else 424
@@ -131,10 +131,10 @@ def _single(ack: Acknowledgement, headers: Mapping[str, Any]) -> Answer:
     return Answer(status, body_of(ack.payload, content_type), headers, content_type.shown)
 
 
-def stand_in(outcome: Outcome, label: str, answer: Answer) -> Outcome:
-    """The outcome with ``answer`` as the ack of ``label``, which nobody gave in time (4, 4)."""
+def stand_in(outcome: Outcome, label: str, response: Response) -> Outcome:
+    """The outcome with ``response`` as the ack of ``label``, which nobody gave in time (4, 4)."""
     acks = tuple(
-        ack._replace(status=answer.status, payload=answer.body, headers=answer.headers)
+        ack._replace(status=response.status, payload=response.payload, headers=response.headers)
         if ack.label == label
         else ack
         for ack in outcome.acks

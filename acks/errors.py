@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from acks.access_errors import ACCESS_ERRORS
 from acks.error_kind import ErrorKind
 from acks.policy_errors import POLICY_ERRORS
 from acks.thing_errors import THING_ERRORS
@@ -230,6 +231,12 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "Allowed Media-Type is: <{allowed}>.",
     ),
     ErrorKind(
+        "gateway:websocket.command.invalid",
+        400,
+        "The parameters of the command '{command}' are not valid.",
+        "{reason}",
+    ),
+    ErrorKind(
         "gateway:bad.request",
         400,
         "The request is not valid HTTP/1.1.",
@@ -360,18 +367,7 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "Send it with queries only.",
     ),
     # --- the gateway itself
-    ErrorKind(
-        "gateway:authentication.failed",
-        401,
-        "The request could not be authenticated.",
-        "Please provide valid credentials.",
-    ),
-    ErrorKind(
-        "gateway:authorization.missing",
-        403,
-        "The credentials are valid, but do not allow this.",
-        "Use the credentials of an operator.",
-    ),
+    *ACCESS_ERRORS,
     ErrorKind(
         "too.many.requests",
         429,
@@ -397,6 +393,12 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "Please contact the operator and name the correlation-id of this answer.",
     ),
     # --- Ditto Protocol
+    ErrorKind(
+        "signal.enrichment.failed",
+        500,
+        "A signal of the Thing with ID '{thing_id}' could not be enriched with extra fields.",
+        "{reason} The signal itself was not lost: what it changed can be read from the Thing.",
+    ),
     ErrorKind(
         "protocoladapter:unknown.topicpath",
         400,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -28,6 +28,7 @@ QUERY_AS_HEADERS = frozenset(
         "correlation-id",
         "requested-acks",
         "declared-acks",
+        "ack-group",
         "response-required",
         "timeout",
         "live-channel-timeout-strategy",
@@ -43,7 +44,8 @@ QUERY_AS_HEADERS = frozenset(
 
 _READ_ONLY = {
     "accept", "authorization", "live-channel-timeout-strategy", "if-match", "if-none-match",
-    "if-equal", "divert-response-to-connection", "declared-acks", "put-metadata", "get-metadata",
+    "if-equal", "divert-response-to-connection", "declared-acks", "ack-group", "put-metadata",
+    "get-metadata",
     "delete-metadata", "allow-policy-lockout", "condition", "live-channel-condition",
     "at-historical-revision", "at-historical-timestamp", "merge-thing-patch-conditions",
     "policy-view",
@@ -70,7 +72,7 @@ _TRANSPORT = {
     "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "cookie", "origin",
     "referer", "accept-language", "accept-charset", "proxy-authorization", "via", "forwarded",
     "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip",
-    "x-ditto-pre-authenticated", "prefer", "priority", "dnt", "pragma",
+    "x-ditto-pre-authenticated", "access_token", "prefer", "priority", "dnt", "pragma",
 }  # fmt: skip
 NOT_CARRIED = frozenset(_READ_ONLY | _WRITE_ONLY | _INTERNAL | _INTERPRETED | _TRANSPORT)
 """Incoming header names that do not travel on with the signal as they are."""
@@ -142,6 +144,23 @@ def invalid_header(header: str, value: str, type_name: str) -> GatewayError:
         type=type_name,
         extras={"invalidHeaderKey": header},
     )
+
+
+def refuse_headers(
+    known: Mapping[str, str],
+    names: Iterable[str],
+    text: str = "This gateway does not serve the header '{name}' yet.",
+) -> None:
+    """Refuse headers whose meaning would be lost: doing as if they were absent could do harm.
+
+    Raises ``header.invalid`` with ``text`` as its description.
+    """
+    for name in names:
+        if name in known:
+            raise error(
+                "header.invalid", value=known[name], header=name, type=name,
+                description=text.format(name=name), extras={"invalidHeaderKey": name},
+            )  # fmt: skip
 
 
 def split_list(text: str) -> list[object]:

@@ -5,16 +5,17 @@ Sources: spec acks-and-http 3; websocket-... 5.4, 5.6.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from acks.document import MAX_ID_LENGTH, format_pointer, parse_pointer
 from acks.errors import GatewayError, error
 from acks.headers import AckOptions
-from acks.journal import COMMAND, MESSAGE, EntryMeta
+from acks.journal import COMMAND, LIVE_EVENT, MESSAGE, EntryMeta
 from acks.labels import LIVE_RESPONSE
 from acks.policy import Path, message_parts
-from acks.signals import Live
+from acks.signals import Acknowledgement, Live
 
 INVALID_RESPONSE = "live-response#invalid"
 """Names, where a label would stand, the notice that a response was refused; no label looks so."""
@@ -22,8 +23,13 @@ INVALID_RESPONSE = "live-response#invalid"
 CLAIM = "claim"
 """Subject of messages that ask for permissions, and therefore need none (spec 9.3)."""
 
-_CRITERIA = {"messages": MESSAGE, "commands": COMMAND}
+_CRITERIA = {"messages": MESSAGE, "commands": COMMAND, "events": LIVE_EVENT}
 _BOXES = ("/inbox/messages", "/outbox/messages")
+_DIRECTIONS = {"inbox": "TO", "outbox": "FROM"}
+_SUBJECT_LENGTH = 1024
+_ERROR_FIELDS = frozenset({"status", "error", "message", "description", "href"})
+_ERROR_CODE = re.compile(r"[a-z][a-z0-9_-]*([:.][a-z0-9_-]+)+", re.ASCII | re.IGNORECASE)
+"""``things:attribute.notfound``: an error's code has a namespace or a dot, plain words have not."""
 
 
 class LiveResponse(NamedTuple):
@@ -90,13 +96,72 @@ def kind_of(live: Live) -> str:
     return _CRITERIA[live.criterion]
 
 
-def message_path(box: str, subject: str, feature: str | None = None) -> str:
-    """Path of a message: ``/inbox/messages/ask``, ``/features/f/outbox/messages/ask``.
+class Address(NamedTuple):
+    """Where a message goes; ``box`` is inbox or outbox, ``feature`` None for the thing itself."""
 
-    The feature's id is escaped as in a JSON pointer; the subject is all the rest, as it is.
+    thing_id: str
+    box: str
+    subject: str
+    feature: str | None
+
+    @property
+    def claim(self) -> bool:
+        """Whether it asks for permissions."""
+        return (self.box, self.subject, self.feature) == ("inbox", CLAIM, None)
+
+    @property
+    def path(self) -> str:
+        """Its path in the envelope, ``/inbox/messages/ask``, ``/features/f/outbox/messages/ask``.
+
+        The feature's id is escaped as in a JSON pointer; the subject is all the rest, as it is.
+        """
+        place = "" if self.feature is None else format_pointer(("features", self.feature))
+        return f"{place}/{self.box}/messages/{self.subject}"
+
+    def headers(self, timestamp: str) -> dict[str, str]:
+        """The headers that say of a message where it goes, and when it was sent (spec 7.3)."""
+        headers = {
+            "ditto-message-direction": _DIRECTIONS[self.box],
+            "ditto-message-subject": self.subject,
+            "ditto-message-thing-id": self.thing_id,
+            "timestamp": timestamp,
+        }
+        if self.feature is not None:
+            headers["ditto-message-feature-id"] = self.feature
+        return headers
+
+
+def check_subject(subject: str) -> str:
+    """The subject of a message if it is one; raises ``messages:subject.invalid``."""
+    reason = None
+    if not subject:
+        reason = "It is empty; it is what follows '/messages/' in the path."
+    elif not subject.isprintable() or len(subject) > _SUBJECT_LENGTH:
+        reason = f"It has at most {_SUBJECT_LENGTH} characters, all of them printable."
+    if reason is not None:
+        raise error("messages:subject.invalid", subject=subject[:64], reason=reason)
+    return subject
+
+
+def is_feature_id(text: str) -> bool:
+    """Whether a message can name this feature: it is not empty, printable and not too long."""
+    return bool(text) and text.isprintable() and len(text) <= MAX_ID_LENGTH
+
+
+def parse_address(thing_id: str, path: str) -> Address | None:
+    """Read the path of a message in an envelope; None if it is none (spec 7.3).
+
+    Raises ``messages:subject.invalid``.
     """
-    place = "" if feature is None else format_pointer(("features", feature))
-    return f"{place}/{box}/messages/{subject}"
+    parts = path.split("/")[1:]
+    feature = None
+    if parts[:1] == ["features"] and len(parts) > 1:
+        feature, parts = parts[1].replace("~1", "/").replace("~0", "~"), parts[2:]
+        if not is_feature_id(feature):
+            return None
+    if len(parts) < 3 or parts[0] not in _DIRECTIONS or parts[1] != "messages":
+        return None
+    return Address(thing_id, parts[0], check_subject("/".join(parts[2:])), feature)
 
 
 def resources_of(live: Live) -> tuple[str, tuple[Path, ...]]:
@@ -118,7 +183,7 @@ def resources_of(live: Live) -> tuple[str, tuple[Path, ...]]:
 
 def is_claim(live: Live) -> bool:
     """Whether it is a message that needs no permission."""
-    return live.criterion == "messages" and live.path == message_path("inbox", CLAIM)
+    return live.criterion == "messages" and live.path == f"/inbox/messages/{CLAIM}"
 
 
 def not_creatable() -> GatewayError:
@@ -153,6 +218,20 @@ def mismatch(response: LiveResponse, meta: EntryMeta) -> str | None:
     if response.path.strip("/") != meta.path.strip("/"):
         return _differs("Resource path", response.path, meta.path)
     return None
+
+
+def is_error(ack: Acknowledgement) -> bool:
+    """Whether a live response says by status and payload that it is an error, and nothing else."""
+    payload = ack.payload
+    return (
+        ack.status >= 400
+        and isinstance(payload, dict)
+        and payload.keys() <= _ERROR_FIELDS
+        and payload.get("status") == ack.status
+        and isinstance(payload.get("error"), str)
+        and _ERROR_CODE.fullmatch(payload["error"]) is not None
+        and all(isinstance(payload.get(name, ""), str) for name in _ERROR_FIELDS - {"status"})
+    )
 
 
 def _differs(what: str, found: str, wanted: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acks.errors import error
 from acks.resources import ABSENT
+
+if TYPE_CHECKING:
+    from acks.audience import Audience
 
 Path = tuple[str, ...]
 READ, WRITE, EXECUTE = "READ", "WRITE", "EXECUTE"
@@ -121,7 +124,8 @@ class Policy:
         self._now_ms = now_ms
         self._marks: dict[tuple[tuple[str, ...], str, str], _Mark] = {}
         self._rules: dict[str, list[tuple[str, Path, frozenset[str], frozenset[str]]]] = {}
-        self._readers: dict[Path, tuple[str, ...]] = {}
+        self.audiences: dict[Path, Audience] = {}  # what acks/audience.py has found out
+        self.places: dict[tuple[Path, bool], Audience] = {}  # the same, by place()
         self._decisions: dict[tuple[tuple[str, ...], str, str, Path, bool], bool] = {}
         entries = document.get("entries")
         if not isinstance(entries, dict) or not entries:
@@ -196,14 +200,32 @@ class Policy:
                     revoke = max(revoke, depth)
         return grant >= 0 and revoke < grant
 
-    def readers(self, path: Path) -> tuple[str, ...]:
-        """Subjects that may read everything below ``thing:path``, as they are in the policy."""
-        readers = self._readers.get(path)
-        if readers is None:
-            readers = tuple(s for s in self._rules if self.may((s,), READ, "thing", path))
-            if len(self._readers) < _REMEMBERED:
-                self._readers[path] = readers
-        return readers
+    def readers(self, path: Path, partial: bool = False) -> tuple[str, ...]:
+        """Subjects that may read everything below ``thing:path``, or with ``partial`` any of it.
+
+        As they are in the policy, each by itself.
+        """
+        return tuple(s for s in self._rules if self.may((s,), READ, "thing", path, partial))
+
+    def reading(self) -> Iterator[tuple[str, Path, bool, bool]]:
+        """All rules on reading things: the subject, the path, whether granted, whether revoked."""
+        for subject, rules in self._rules.items():
+            for kind, at, granted, revoked in rules:
+                if kind == "thing" and (READ in granted or READ in revoked):
+                    yield subject, at, READ in granted, READ in revoked
+
+    def place(self, path: Path) -> tuple[Path, bool]:
+        """As much of ``path`` as there are rules on reading things; whether they go on below it.
+
+        Paths with the same place are for the same subjects.
+        """
+        mark = self._marked(tuple(self._rules), READ, "thing")
+        for depth, part in enumerate(path):
+            below = mark.below.get(part)
+            if below is None:
+                return path[:depth], False
+            mark = below
+        return path, bool(mark.below)
 
     def effected(
         self, permission: str, kind: str, path: Path

@@ -1,7 +1,7 @@
 """Policy documents: their parts, what makes them valid, how a command changes them.
 
 Sources: spec websocket-... 5.2, 5.7. Not served yet, and refused where they would mean something:
-imports, references, allowed additions, entries for certain namespaces, announcements.
+imports, references, allowed additions, entries for certain namespaces.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any, Final, NamedTuple
 
+from acks.announcement_settings import check_announcement
 from acks.document import MAX_ID_LENGTH, check_thing_id
 from acks.errors import GatewayError, error
 from acks.policy import WRITE, Policy, check_permissions, expiry_ms, split_resource
@@ -22,8 +23,11 @@ Part = tuple[str, ...]
 
 MAX_POLICY_BYTES: Final = 100 * 1024
 SPECIAL = ("_revision", "_created", "_modified")
-"""What a stored policy has beside its document."""
+"""What a stored policy has beside its document, and shows if it is asked for."""
+WATCHES = "_watches"
+"""Field of a stored policy for what will become of its subjects (acks/announcements.py)."""
 _DELETED = "_deleted"
+_HIDDEN = (*SPECIAL, WATCHES)
 _LISTS = ("subjects", "resources")
 _LABEL = re.compile(r"[^\x00-\x1F\x7F/]+")
 _RESERVED_LABELS = ("imported", "nsimported-")
@@ -96,8 +100,8 @@ def find_part(document: JsonObject, part: Part) -> Any:
 
 
 def shown(document: JsonObject) -> JsonObject:
-    """The document without the fields that only a field selector shows."""
-    return {name: value for name, value in document.items() if name not in SPECIAL}
+    """The document as everybody sees it."""
+    return {name: value for name, value in document.items() if name not in _HIDDEN}
 
 
 def not_found(policy_id: str, part: Part) -> GatewayError:
@@ -145,7 +149,8 @@ def check_part(part: Part, value: Any, requester: str, now_ms: int) -> Any:
     """Check a part given in a PUT (but not the whole policy) and return what is to be stored.
 
     Raises ``json.format.invalid``, ``json.field.missing``, ``policies:label.invalid``,
-    ``policies:subjectid.invalid``, ``policies:subjectexpiry.invalid``, ``policies:entry.invalid``.
+    ``policies:subjectid.invalid``, ``policies:subjectexpiry.invalid``, ``policies:entry.invalid``,
+    ``acknowledgement:label.invalid``.
     """
     if len(part) > 1:
         _check_label(part[1])
@@ -221,7 +226,6 @@ def _check_subject_id(text: str, requester: str) -> str:
 
 def _check_subject(value: Any, now_ms: int) -> JsonObject:
     value = _object(value, "A Policy subject")
-    _refuse(value, "announcement", "Announcements")
     kind = value.get("type")
     if kind is None:
         raise error("json.field.missing", field="type")
@@ -239,6 +243,9 @@ def _check_subject(value: Any, now_ms: int) -> JsonObject:
             reason = "It must not be in the past."
             raise error("policies:subjectexpiry.invalid", expiry=expiry, reason=reason)
         subject["expiry"] = expiry
+    announcement = value.get("announcement")
+    if announcement is not None:
+        subject["announcement"] = check_announcement(announcement)
     return subject
 
 

@@ -139,6 +139,12 @@ POLICY_ERRORS: tuple[ErrorKind, ...] = (
         _ONE_MUST_WRITE,
     ),
     ErrorKind(
+        "policies:policy.conflict",
+        409,
+        "The Policy with ID '{policy_id}' already exists",
+        "Choose another Policy ID",
+    ),
+    ErrorKind(
         "policies:policy.unavailable",
         503,
         "The Policy with ID '{policy_id}' is not available, please try again later.",

@@ -28,7 +28,8 @@ class Command(NamedTuple):
     first of them its own; ``policy`` the one to create a thing with; ``origin`` the session that
     sent it (it does not get its own event back). ``action`` is put, create, merge or delete;
     ``answer_to`` is where acks go if not to the node that took the command; ``allow_lockout``: the
-    policy to create may be one that the requester, or anybody, cannot change.
+    policy to create may be one that the requester, or anybody, cannot change; ``assigned`` is what
+    the journal says of label groups.
     """
 
     thing_id: str
@@ -44,6 +45,7 @@ class Command(NamedTuple):
     checks: Preconditions | None = None
     answer_to: str = ""
     allow_lockout: bool = False
+    assigned: Mapping[str, str] = _EMPTY
 
 
 class Query(NamedTuple):
@@ -59,12 +61,14 @@ class Query(NamedTuple):
 
 
 class Live(NamedTuple):
-    """A message or a live command: delivered to subscribers, answered by one of them.
+    """A message, live command or live event: delivered to subscribers, answered by one of them.
 
-    ``criterion`` is messages or commands; ``action`` the message's subject, or create, modify,
-    merge, delete, retrieve; ``path`` as in the envelope (``/inbox/messages/ask``); ``value`` its
-    payload as in the envelope: JSON, binary data in base64, None for none; ``headers`` what the
-    envelope shows beside the headers of ``options``; ``fields`` what a retrieve asks for.
+    ``criterion`` is messages, commands or events; ``action`` the message's subject, or create,
+    modify, merge, delete, retrieve, or created, modified, merged, deleted; ``path`` as in the
+    envelope (``/inbox/messages/ask``); ``value`` its payload as in the envelope: JSON, binary data
+    in base64, None for none; ``headers`` what the envelope shows beside the headers of ``options``;
+    ``fields`` what a retrieve asks for; ``revision`` and ``timestamp`` what an event says of
+    itself, if it does; ``assigned`` as of a command.
     """
 
     thing_id: str
@@ -80,6 +84,9 @@ class Live(NamedTuple):
     checks: Preconditions | None = None
     answer_to: str = ""
     fields: str = ""
+    revision: int = 0
+    timestamp: str = ""
+    assigned: Mapping[str, str] = _EMPTY
 
 
 class Acknowledgement(NamedTuple):

@@ -106,6 +106,13 @@ THING_ERRORS: tuple[Row, ...] = (
         None,
     ),
     (
+        "things:event.notallowed",
+        403,
+        "You are not allowed to send this event of the Thing with ID '{thing_id}'.",
+        "It takes WRITE permission on the resource 'thing:{path}'.",
+        None,
+    ),
+    (
         "things:thing.conflict",
         409,
         "The Thing with ID '{thing_id}' already exists",

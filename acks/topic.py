@@ -92,7 +92,13 @@ def live_topic(thing_id: str, criterion: str, action: str) -> str:
     return f"{namespace}/{name}/things/live/{criterion}/{action}"
 
 
-def errors_topic(thing_id: str | None) -> str:
+def errors_topic(thing_id: str | None, channel: str = "twin") -> str:
     """Topic of an error envelope; ``unknown/unknown`` if the thing is not known (5.5)."""
     namespace, _, name = (thing_id or "unknown:unknown").partition(":")
-    return f"{namespace}/{name}/things/twin/errors"
+    return f"{namespace}/{name}/things/{channel}/errors"
+
+
+def acks_topic(thing_id: str, channel: str) -> str:
+    """Topic of the aggregated acks of a command (spec 5.2)."""
+    namespace, _, name = thing_id.partition(":")
+    return f"{namespace}/{name}/things/{channel}/acks"

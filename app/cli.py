@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 import click
 
+from app.cli_spark import spark
+
 if TYPE_CHECKING:
     from app.settings import Loaded
 
@@ -211,6 +213,7 @@ def demo() -> None:
 @click.option("--payload", help="JSON that every ack carries.")
 @click.option("--silent", is_flag=True, help="Acknowledge nothing: requests run into 408.")
 @click.option("--messages", is_flag=True, help="Get messages, too, and answer them.")
+@click.option("--group", default="", help="Share the labels with the members of this group.")
 def subscribe(
     labels: tuple[str, ...],
     url: str,
@@ -219,6 +222,7 @@ def subscribe(
     payload: str | None,
     silent: bool,
     messages: bool,
+    group: str,
 ) -> None:
     """Subscribe at a gateway: declare LABELs, print what comes, acknowledge it.
 
@@ -234,7 +238,8 @@ def subscribe(
     except ValueError as problem:
         _fail(f"--payload is not JSON: {problem}")
     name, _, password = user.partition(":")
-    wanted = Wanted(url, name, password, labels, None if silent else status, value, messages)
+    answer = None if silent else status
+    wanted = Wanted(url, name, password, labels, answer, value, messages, group)
     try:
         asyncio.run(listen(wanted, click.echo))
     except SubscriberFailed as problem:
@@ -266,6 +271,9 @@ def version() -> None:
     click.echo(f"ackgate {installed('ackgate')}")
 
 
+main.add_command(spark)
+
+
 def _shown(name: str, loaded: Loaded) -> object:
     """A value as it may be seen: names of users without passwords, the store without its own."""
     value = getattr(loaded.settings, name)
@@ -278,10 +286,18 @@ def _shown(name: str, loaded: Loaded) -> object:
         from app.store.redis_address import RedisAddress
 
         return str(RedisAddress.parse(value.get_secret_value()))
+    if isinstance(value, tuple):
+        return [str(item) for item in value]
+    if isinstance(value, dict):
+        return {key: item.model_dump(mode="json") for key, item in value.items()}
     return str(value) if isinstance(value, Path) else value
 
 
 def _plain(value: object) -> str:
-    if value is None:
+    if value is None or value in ([], {}):
         return "-"
+    if isinstance(value, list):
+        return ",".join(value)
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

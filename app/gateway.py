@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import uuid4
@@ -12,20 +11,25 @@ import structlog
 
 from acks.aggregator import Aggregator, Outcome
 from acks.errors import GatewayError, error
-from acks.journal import ASYNC, EVENT
+from acks.journal import ASYNC
+from acks.labels import TWIN_PERSISTED
 from acks.live import INVALID_RESPONSE, LiveResponse, awaited
 from acks.pending import Pending
 from acks.signals import Acknowledgement, Command, Live, Query, Response
 from app.accepting import Accepting
+from app.enrichment import Enrichment
+from app.entrance import Entrance
+from app.groups import CONTROL, Groups
 from app.live import LiveChannel
-from app.queries import answer_query
-from app.session import Session, Subscription
+from app.outcomes import Outcomes
+from app.queries import OnResponse, answer_query, submit_query
+from app.session import Session
 from app.sessions import Sessions
 from app.store.ackbus import AckBus
+from app.store.instant import now_ms
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry
 from app.store.policies import PolicyStore
-from app.store.redis_client import StoreUnavailable
 from app.store.requests import RequestStore
 from app.store.twins import TwinStore
 
@@ -35,8 +39,6 @@ OnOutcome = Callable[[Outcome], None]
 
 ENFORCEMENT_MS = 3_000
 """How long a command that wants no answer is watched for an error (spec 2.6), ms."""
-CLAIM_AGAIN = (0.02, 0.08, 0.2)
-"""Pauses before a taken label is tried once more, s."""
 SLICE = 500
 """Requests that expire in one go; the rest follow in the next turn of the loop."""
 
@@ -61,6 +63,7 @@ class Gateway:
         self.node = node
         self.counters = Counters()
         self.draining = False
+        self.outcomes: Outcomes | None = None
         self._max_pending = max_pending
         self._max_sessions = max_sessions
         self._outbox_bytes = outbox_bytes
@@ -68,7 +71,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self.sessions = Sessions(self._send_ack, self._owns_labels)
+        self.sessions = Sessions(self.send, self._owns_labels)
 
     def connect(
         self,
@@ -79,15 +82,27 @@ class Gateway:
         requests: RequestStore,
         live: LiveChannel,
         policies: PolicyStore,
+        groups: Groups,
     ) -> None:
         """Give the gateway its store adapters."""
+        self.groups = groups
+        self.sessions.on_shared = groups.members.shared
+        twins.on_written = live.on_written = groups.written
         self.policies = policies
         self.accepting = Accepting(requests)
         self.twins = twins
         self.live = live
         self._bus = bus
-        self._tail = tail
+        self.entrance = Entrance(
+            self.sessions,
+            registry,
+            tail,
+            groups.members,
+            max_sessions=self._max_sessions,
+            outbox_bytes=self._outbox_bytes,
+        )
         self._registry = registry
+        self.sessions.enrich_from(Enrichment(twins, policies))
 
     @property
     def open_requests(self) -> int:
@@ -96,10 +111,16 @@ class Gateway:
 
     # --- submit
 
-    def submit(self, command: Command, on_outcome: OnOutcome) -> None:
+    def submit(
+        self,
+        command: Command,
+        on_outcome: OnOutcome,
+        on_processed: Callable[[], None] | None = None,
+    ) -> None:
         """Carry out a command; ``on_outcome`` gets its outcome, at the latest at its timeout.
 
         It is called from the event loop, possibly before this returns, and must not raise.
+        ``on_processed`` is called when the change itself is done or has failed.
 
         Raises ``gateway:service.unavailable`` while draining or full, and
         ``acknowledgement:request.duplicate.correlation-id``.
@@ -116,10 +137,17 @@ class Gateway:
                 )
             key = object()  # Nobody outside will name it: only our own response is awaited.
             self._open(key, command, labels, watched_ms, on_outcome)
-        until = time.time_ns() // 1_000_000 + watched_ms if labels else 0
-        self.twins.submit(command, until, lambda result: self._processed(key, result))
+        until = now_ms() + watched_ms if labels else 0
+        if self.groups.known and options.custom_acks:
+            command = self.groups.assign(command, until)
+        self.twins.submit(command, until, self._on_done(key, on_processed))
 
-    def submit_live(self, live: Live, on_outcome: OnOutcome) -> None:
+    def submit_live(
+        self,
+        live: Live,
+        on_outcome: OnOutcome,
+        on_processed: Callable[[], None] | None = None,
+    ) -> None:
         """Deliver a message or live command, as :meth:`submit` carries out a command.
 
         Raises ``gateway:service.unavailable`` while draining or full. A correlation-id that is open
@@ -132,8 +160,38 @@ class Gateway:
             key = f"{key}_{uuid4()}"
             live = live._replace(correlation_id=key)
             self._open(key, live, labels, watched_ms, on_outcome)
-        until = time.time_ns() // 1_000_000 + watched_ms if labels else 0
-        self.live.submit(live, until, lambda result: self._processed(key, result))
+        until = now_ms() + watched_ms if labels else 0
+        if self.groups.known and live.options.custom_acks:
+            live = self.groups.assign(live, until)
+        self.live.submit(live, until, self._on_done(key, on_processed))
+
+    def _on_done(
+        self, key: object, on_processed: Callable[[], None] | None
+    ) -> Callable[[Response | GatewayError], None]:
+        if on_processed is None:
+            return lambda result: self._processed(key, result)
+
+        def processed(result: Response | GatewayError) -> None:
+            on_processed()
+            self._processed(key, result)
+
+        return processed
+
+    def await_acks(self, live: Live, on_outcome: OnOutcome) -> None:
+        """Wait for the acks of something that the caller publishes himself.
+
+        Raises ``gateway:service.unavailable`` as :meth:`submit`.
+        """
+        options = live.options
+        acks, timeout_ms = options.requested_acks, options.timeout_ms
+        self._open(live.correlation_id, live, acks, timeout_ms, on_outcome)
+
+    def abandon(self, correlation_id: str) -> None:
+        """Wait for these acks no longer; there is no outcome. Idempotent."""
+        self._pending.discard(correlation_id)
+        self.groups.failed(correlation_id)
+        if self.outcomes is not None:
+            self.outcomes.abandoned(correlation_id)
 
     def _open(
         self,
@@ -161,6 +219,8 @@ class Gateway:
         if not self._pending.open(key, aggregator, deadline, on_outcome):
             return False
         self.counters.submitted += 1
+        if self.outcomes is not None and signal.options.custom_acks:
+            self.outcomes.opened(key)
         if self._timer is None or deadline < self._timer_at:
             self._arm(loop)
         return True
@@ -185,10 +245,17 @@ class Gateway:
         options = signal.options
         waits = options.requested_acks or options.response_required
         watched_ms = options.timeout_ms if waits else ENFORCEMENT_MS
-        if isinstance(signal, Command):
-            await self.accepting.accept(signal, watched_ms, location, self.twins.submit)
-        else:
-            await self.accepting.accept(signal, watched_ms, location, self.live.submit)
+        if options.custom_acks:
+            chosen = self.groups.assign_async(signal, now_ms() + watched_ms)
+            signal = signal._replace(assigned=chosen)
+        try:
+            if isinstance(signal, Command):
+                await self.accepting.accept(signal, watched_ms, location, self.twins.submit)
+            else:
+                await self.accepting.accept(signal, watched_ms, location, self.live.submit)
+        except BaseException:
+            self.groups.refused(signal)
+            raise
 
     def _refusal(self) -> GatewayError:
         self.counters.refused += 1
@@ -197,9 +264,12 @@ class Gateway:
 
     def _processed(self, key: object, result: Response | GatewayError) -> None:
         if isinstance(result, Response):
-            self._finish(self._pending.respond(key, result))
+            self._finish(self._pending.respond(key, result), key, TWIN_PERSISTED)
         else:
             self._finish(self._pending.fail(key, result))
+            self.groups.failed(key)
+            if self.outcomes is not None:
+                self.outcomes.abandoned(key)
 
     async def query(self, query: Query) -> Response:
         """Answer a query on a twin, at the latest at its timeout.
@@ -216,6 +286,13 @@ class Gateway:
             raise error("command.timeout", timeout_ms=query.timeout_ms) from None
         return answer_query(query, twin, text, policy, document)
 
+    def submit_query(self, query: Query, on_response: OnResponse) -> None:
+        """Answer a query as :meth:`query`, without a task; for fields without ``_policy``.
+
+        ``on_response`` gets the response or the error, once, at the latest at its timeout.
+        """
+        submit_query(self.twins.read, query, on_response)
+
     # --- acknowledge
 
     def acknowledge(self, session: Session, ack: Acknowledgement) -> None:
@@ -224,7 +301,7 @@ class Gateway:
         if routed is None:
             self.counters.acks_ignored += 1
         else:
-            self._send_ack(*routed)
+            self.send(*routed)
 
     def answer(self, session: Session, response: LiveResponse) -> None:
         """Take a subscriber's response to a live signal; strays are ignored."""
@@ -232,9 +309,10 @@ class Gateway:
         if routed is None:
             self.counters.acks_ignored += 1
         else:
-            self._send_ack(*routed)
+            self.send(*routed)
 
-    def _send_ack(self, node: str, ack: Acknowledgement) -> None:
+    def send(self, node: str, ack: Acknowledgement) -> None:
+        """Take an ack or a control record to a node; ASYNC is the record of its request."""
         if node == self.node:
             self.receive(ack)
         elif node == ASYNC:
@@ -246,103 +324,37 @@ class Gateway:
         """Take an ack for a request of this node, from here or from another node."""
         if self._pending.is_outstanding(ack.correlation_id, ack.label):
             self.counters.acks_accepted += 1
-            self._finish(self._pending.receive(ack.correlation_id, ack))
+            settled = self._pending.receive(ack.correlation_id, ack)
+            self._finish(settled, ack.correlation_id, ack.label)
+            if self.groups.assignments.open:
+                self.groups.acknowledged(ack.correlation_id, ack.label)
         elif ack.label == INVALID_RESPONSE:
             self._pending.refuse(ack.correlation_id, ack.payload)
+        elif ack.label in CONTROL:
+            self.groups.control(ack)
         else:
             self.counters.acks_ignored += 1
+
+    def owed(self, correlation_id: str, labels: Iterable[str]) -> list[str]:
+        """Those of ``labels`` that a request of this node still waits for."""
+        return [one for one in labels if self._pending.is_outstanding(correlation_id, one)]
 
     def _owns_labels(self) -> bool:
         return self._registry.valid()
 
-    # --- sessions
-
-    async def open_session(self, subjects: tuple[str, ...], labels: Iterable[str]) -> Session:
-        """Open a session that owns ``labels``.
-
-        Raises ``acknowledgement:label.not.unique``, ``gateway:service.unavailable``.
-        """
-        if self.draining or len(self.sessions) >= self._max_sessions:
-            raise error("gateway:service.unavailable", reason="It takes no more sessions.")
-        session = Session(subjects, labels, outbox_bytes=self._outbox_bytes)
-        if session.declared:
-            try:
-                taken = await self._claim(session)
-            except StoreUnavailable as problem:
-                raise error("gateway:service.unavailable", reason=str(problem)) from problem
-            if taken is not None:
-                raise error("acknowledgement:label.not.unique")
-            # Known before anything is awaited, so that the loss of a label finds it.
-            self.sessions.add(session)
-            try:
-                await self._acquire_tail()
-            except BaseException:
-                self.sessions.remove(session)
-                await self._registry.release(session.id)
-                raise
-        else:
-            self.sessions.add(session)
-        return session
-
-    async def _claim(self, session: Session) -> str | None:
-        """Claim a session's labels, with patience; the first taken label, or None.
-
-        A client that reconnects at once finds them taken until its old session has been taken
-        down, here or on another node.
-        """
-        for wait in CLAIM_AGAIN:
-            taken = await self._registry.claim(session.id, session.declared)
-            if taken is None:
-                return None
-            await asyncio.sleep(wait)
-        return await self._registry.claim(session.id, session.declared)
-
-    async def subscribe(
-        self, session: Session, subscription: Subscription, kind: str = EVENT
-    ) -> None:
-        """Deliver signals of ``kind`` (acks/journal.py) to ``session``.
-
-        Returns when every later one will be delivered.
-        """
-        if not session.wants and not session.declared:
-            await self._acquire_tail()
-        self.sessions.subscribe(session, subscription, kind)
-
-    async def unsubscribe(self, session: Session, kind: str = EVENT) -> None:
-        """Stop delivering signals of ``kind`` to ``session``."""
-        listened = bool(session.wants)
-        self.sessions.unsubscribe(session, kind)
-        if listened and not session.wants and not session.declared:
-            await self._tail.release()
-
-    async def close_session(self, session: Session) -> None:
-        """End a session: its labels are free at once."""
-        listened = bool(session.wants or session.declared)
-        self.sessions.remove(session)
-        if session.declared:
-            await self._registry.release(session.id)
-        if listened:
-            await self._tail.release()
-
-    async def _acquire_tail(self) -> None:
-        try:
-            await self._tail.acquire()
-        except StoreUnavailable as problem:
-            raise error("gateway:service.unavailable", reason=str(problem)) from problem
-
-    def label_lost(self, session_id: str, label: str) -> None:
-        """The lease of a session's label could not be kept: the session is told and closed."""
-        session = self.sessions.get(session_id)
-        if session is not None:
-            log.warning("labels.lost", session=session_id, label=label)
-            session.lost()
-
     # --- time
 
-    def _finish(self, settled: tuple[OnOutcome, Outcome] | None) -> None:
+    def _finish(
+        self, settled: tuple[OnOutcome, Outcome] | None, key: object = None, label: str = ""
+    ) -> None:
+        """Give an outcome to whom it belongs; or note that ``label`` came, if it is not final."""
         if settled is None:
+            if label and self.outcomes is not None:
+                self.outcomes.arrived(key, label)
             return
         on_outcome, outcome = settled
+        if outcome.acks and self.outcomes is not None:
+            self.outcomes.finished(outcome)
         try:
             on_outcome(outcome)
         except Exception:
@@ -378,7 +390,7 @@ class Gateway:
 
         What is left gets a 503; then every session is closed with a code that invites to reconnect.
         """
-        self.draining = True
+        self.draining = self.entrance.closed = True
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         while self.open_requests and loop.time() < end:  # noqa: ASYNC110 - rare, and bounded

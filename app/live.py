@@ -1,4 +1,4 @@
-"""The live channel: messages and live commands on their way to subscribers (spec 3, 9.3).
+"""The live channel: messages, live commands and events on their way to subscribers (3, 9.3).
 
 A live signal changes no twin. It becomes an entry of the journal in the shard of its thing, and so
 reaches the subscribers of every process in order with the thing's events.
@@ -28,7 +28,10 @@ from app.store.twins import TwinStore
 log = structlog.get_logger(__name__)
 
 OnDone = Callable[[Response | GatewayError], None]
+OnWritten = Callable[[Live, bytes], None]
+"""Hears where in the journal a signal with assigned members is: (signal, entry id)."""
 TAKEN: Mapping[str, object] = {}
+_NOT_ALLOWED = {"messages": "messages:send.notallowed", "events": "things:event.notallowed"}
 
 
 class LiveChannel:
@@ -52,6 +55,7 @@ class LiveChannel:
         self._node = node
         self._max_thing = max_thing_bytes
         self._keep = journal_entries
+        self.on_written: OnWritten = _unheeded
 
     def submit(self, live: Live, deadline: int, on_done: OnDone) -> None:
         """Hand a live signal to its subscribers.
@@ -87,8 +91,8 @@ class LiveChannel:
             live.thing_id,
             live.action,
             live.path,
-            0,
-            instant(time.time_ns() // 1_000_000),
+            live.revision,
+            live.timestamp or instant(time.time_ns() // 1_000_000),
             live.correlation_id,
             options.custom_acks,
             live.answer_to or self._node,
@@ -99,6 +103,7 @@ class LiveChannel:
             options.response_required or LIVE_RESPONSE in awaited(options),
             live.fields,
             live.origin or "",
+            assigned=live.assigned,
         )
         headers = {
             **live.headers,
@@ -109,13 +114,15 @@ class LiveChannel:
         if live.value is None:
             return fields
         value = orjson.dumps(live.value)
-        if live.criterion == "commands" and len(value) > self._max_thing:
+        if live.criterion != "messages" and len(value) > self._max_thing:
             raise error("things:thing.toolarge", size=len(value), limit=self._max_thing)
         return (*fields, "v", value)
 
     def _append(self, live: Live, fields: tuple[str | bytes, ...], on_done: OnDone) -> None:
         def replied(reply: Reply | Exception) -> None:
             if isinstance(reply, bytes):
+                if live.assigned:
+                    self.on_written(live, reply)
                 on_done(Response(202, None, TAKEN))
                 return
             if not isinstance(reply, StoreUnavailable):
@@ -124,6 +131,10 @@ class LiveChannel:
 
         key = journal_key(self._prefix, shard_of(live.thing_id, self._shards))
         self._redis.send(("XADD", key, "MAXLEN", "~", self._keep, "*", *fields), replied)
+
+
+def _unheeded(_live: Live, _entry_id: bytes) -> None:
+    """Nobody wants to know."""
 
 
 def _readers(live: Live, policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -140,14 +151,15 @@ def _readers(live: Live, policy: Policy) -> tuple[tuple[str, ...], tuple[str, ..
 def check_permission(live: Live, policy: Policy) -> None:
     """Whether the sender may send it (spec websocket-... 5.4).
 
-    Raises ``messages:send.notallowed``; for live commands what the same on the twin would raise.
+    Raises ``messages:send.notallowed``, ``things:event.notallowed``; for live commands what the
+    same on the twin would raise.
     """
     if is_claim(live):
         return
     kind, paths = resources_of(live)
-    if kind == "message":
+    if live.criterion != "commands":
         if not all(policy.may(live.subjects, WRITE, kind, path) for path in paths):
-            raise error("messages:send.notallowed", thing_id=live.thing_id, path=live.path)
+            raise error(_NOT_ALLOWED[live.criterion], thing_id=live.thing_id, path=live.path)
         return
     path = paths[0]
     if live.action == "retrieve":

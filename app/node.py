@@ -6,20 +6,31 @@ from uuid import uuid4
 
 import structlog
 
+from app.access import authenticator_of
+from app.announcements import Announcer
 from app.api.acks import Acks
-from app.api.auth import Authenticator
+from app.api.events import Events
 from app.api.front import Front
 from app.api.http import Rules
+from app.api.labels import Labels
 from app.api.messages import Messages
 from app.api.policies import Policies, WhoAmI
 from app.api.queries import Queries
+from app.api.reception import Reception
+from app.api.report import Report
 from app.api.rest import Rest
 from app.api.things import Things
 from app.api.ws import WebSocket
+from app.api.ws_commands import Desk
+from app.api.ws_policies import PolicyCommands
 from app.gateway import Gateway
+from app.group_members import Members
+from app.groups import Groups
 from app.links import Links
 from app.live import LiveChannel
 from app.observe.metrics import Metrics
+from app.outcomes import Outcomes
+from app.replay import Replay
 from app.settings import Settings
 from app.store.ackbus import AckBus
 from app.store.journal import JournalTail
@@ -55,6 +66,10 @@ class Node:
             max_sessions=settings.max_sessions,
             outbox_bytes=settings.session_outbox,
         )
+        if settings.outcomes:
+            gateway.outcomes = Outcomes(
+                self._redis, prefix=prefix, max_entries=settings.outcomes_max_entries
+            )
         self._policies = PolicyStore(self._redis, prefix, shards)
         self._policy_changes = PolicyChanges(address, self._policies, prefix=prefix, node=self.id)
         self._twins = TwinStore(
@@ -84,10 +99,16 @@ class Node:
             node=self.id,
             on_entry=gateway.sessions.route,
         )
+        self._replay = Replay(
+            address,
+            prefix=prefix,
+            shards=shards,
+            node=self.id,
+            live=lambda: self._tail.positions,
+        )
         self._registry = LabelRegistry(
             self._redis, prefix, self.id, ttl_ms=int(settings.label_lease * 1000)
         )
-        self._registry.on_lost = gateway.label_lost
         requests = RequestStore(
             self._redis, prefix=prefix, shards=shards, keep_ms=int(settings.async_keep * 1000)
         )
@@ -100,8 +121,43 @@ class Node:
             max_thing_bytes=settings.max_thing_bytes,
             journal_entries=settings.journal_max_entries,
         )
+        members = Members(
+            self._redis,
+            gateway.sessions,
+            gateway.send,
+            self._registry.valid,
+            prefix=prefix,
+            node=self.id,
+        )
+        self._groups = Groups(
+            self._redis,
+            address,
+            self._registry.list,
+            members,
+            requests,
+            prefix=prefix,
+            shards=shards,
+            lease=settings.label_lease,
+            limit=settings.max_pending,
+            send=gateway.send,
+            owed=gateway.owed,
+        )
         gateway.connect(
-            self._twins, self._bus, self._tail, self._registry, requests, live, self._policies
+            self._twins,
+            self._bus,
+            self._tail,
+            self._registry,
+            requests,
+            live,
+            self._policies,
+            self._groups,
+        )
+        self._registry.on_lost = gateway.entrance.lost
+        self._announcer = Announcer(
+            self._policies,
+            gateway,
+            keep=settings.journal_max_entries,
+            most=max(1, settings.max_pending // 10),
         )
         self._started = False
         self._metrics = Metrics(
@@ -116,41 +172,33 @@ class Node:
 
     def _front(self) -> Front:
         settings = self._settings
-        authenticator = Authenticator(settings.credentials())
+        authenticator = self._authenticator = authenticator_of(settings)
         rules = Rules(
             settings.header_defaults,
             int(settings.max_timeout * 1000),
             int(settings.default_timeout * 1000),
         )
-        things = Things(
-            self.gateway,
+        reception = Reception(
             authenticator,
-            Queries(self.gateway, rules),
-            rules,
             max_body=settings.max_body_bytes,
             max_headers=settings.max_headers_chars,
         )
-        messages = Messages(
-            self.gateway,
-            authenticator,
-            rules,
-            max_body=settings.max_body_bytes,
-            max_headers=settings.max_headers_chars,
-        )
+        self._events = events = Events(self.gateway, self._replay)
+        things = Things(self.gateway, reception, Queries(self.gateway, rules), events, rules)
+        messages = Messages(self.gateway, reception, events, rules)
+        labels = Labels(self._registry.list, self.gateway.sessions, self.id)
+        report = Report(self._redis, settings.prefix)
         self._acks = Acks(
+            self.gateway, reception, labels, report, max_streams=settings.max_ack_streams
+        )
+        policies = Policies(self._policies, reception, rules)
+        desk = Desk(
             self.gateway,
-            authenticator,
-            max_headers=settings.max_headers_chars,
-            max_streams=settings.max_ack_streams,
-        )
-        policies = Policies(
-            self._policies,
-            authenticator,
+            PolicyCommands(self._policies, rules, settings.max_headers_chars),
             rules,
-            max_body=settings.max_body_bytes,
-            max_headers=settings.max_headers_chars,
+            settings.max_headers_chars,
         )
-        websocket = WebSocket(self.gateway, authenticator, max_headers=settings.max_headers_chars)
+        websocket = WebSocket(desk, reception, authenticator)
         rest = Rest(authenticator, self.health, self._metrics.render).build()
         return Front(
             things,
@@ -158,7 +206,7 @@ class Node:
             {
                 "acks": self._acks,
                 "policies": policies,
-                "whoami": WhoAmI(authenticator, max_headers=settings.max_headers_chars),
+                "whoami": WhoAmI(reception),
             },
             websocket,
             rest,
@@ -182,6 +230,8 @@ class Node:
         await self._bus.start(deadline)
         await self._links.start()
         await self._registry.start()
+        await self._groups.start(deadline)
+        self._announcer.start()
         self._metrics.start()
         self._started = True
         log.info("gateway.started", node=self.id)
@@ -189,13 +239,20 @@ class Node:
     async def drain(self) -> None:
         """Finish what is open and close all sessions (flow 7)."""
         log.info("gateway.draining", node=self.id, open_requests=self.gateway.open_requests)
+        await self._announcer.close()
         await self.gateway.drain(self._settings.drain_timeout)
 
     async def stop(self) -> None:
         """Release the labels and disconnect from the store."""
         self._started = False
+        await self._announcer.close()
+        await self._authenticator.close()
         await self._metrics.close()
+        if self.gateway.outcomes is not None:
+            await self.gateway.outcomes.close()
         await self._registry.close()
+        await self._groups.close()
+        await self._replay.close()
         await self._tail.close()
         await self._bus.close()
         await self._policy_changes.close()
@@ -221,16 +278,25 @@ class Node:
             "expired": counters.expired,
             "acks_accepted": counters.acks_accepted,
             "acks_ignored": counters.acks_ignored + self.gateway.accepting.ignored,
-            "acks_weak": sessions.weak,
+            "acks_weak": sessions.weak.total(),
+            **{f"acks_weak_by_reason_{why.value}": count for why, count in sessions.weak.items()},
+            "enrichments_failed": sessions.enrichments_failed,
             "acks_recorded": self.gateway.accepting.recorded,
             "async_accepted": self.gateway.accepting.accepted,
             "async_streams": self._acks.streams,
+            "labels_owned": self._registry.owned,
+            "label_groups": self._groups.count,
+            "redeliveries": self._groups.redelivered,
+            "group_passes": self._groups.passed,
+            "event_streams": self._events.streams,
             "acks_undelivered": self._bus.lost,
             "acks_sent_link": self._bus.sent_by_link,
             "acks_sent_pubsub": self._bus.sent_by_pubsub,
             "events_delivered": sessions.delivered,
             "journal_entries": self._tail.entries,
             "journal_skipped": self._tail.skipped,
+            "outcomes_recorded": self.gateway.outcomes.recorded if self.gateway.outcomes else 0,
+            "outcomes_lost": self.gateway.outcomes.lost if self.gateway.outcomes else 0,
             "conflicts": self._twins.conflicts,
             "open_requests": self.gateway.open_requests,
             "sessions": len(sessions),

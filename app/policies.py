@@ -35,7 +35,10 @@ MAX_ATTEMPTS = 50
 
 
 class PolicyCommand(NamedTuple):
-    """A change of a policy or a part of it; ``value`` is checked, ABSENT to delete the part."""
+    """A change of a policy or a part of it; ``value`` is checked, ABSENT to delete the part.
+
+    ``only_create``: it is refused if the policy is there.
+    """
 
     policy_id: str
     part: Part
@@ -43,6 +46,7 @@ class PolicyCommand(NamedTuple):
     subjects: tuple[str, ...]
     checks: Preconditions
     allow_lockout: bool
+    only_create: bool = False
 
 
 async def change_policy(store: PolicyStore, command: PolicyCommand) -> Response:
@@ -80,6 +84,8 @@ def _create(deleted: StoredPolicy | None, command: PolicyCommand, now_ms: int) -
 
 def _change(stored: StoredPolicy, command: PolicyCommand, now_ms: int) -> PolicyChange:
     policy_id, part, value = command.policy_id, command.part, command.value
+    if command.only_create:
+        raise error("policies:policy.conflict", policy_id=policy_id)
     if not stored.policy.may(command.subjects, WRITE, "policy", part):
         raise not_modifiable(policy_id, part)
     document, delete = stored.document, value is ABSENT

@@ -2,17 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
+import structlog
 
 from acks.document import Twin
+from acks.errors import GatewayError, error
 from acks.fields import Selector, select
 from acks.policy import READ, Policy
 from acks.preconditions import check_tags
 from acks.resources import ABSENT, lookup, missing, not_found
 from acks.signals import JsonObject, Query, Response
 from app.store.prepare import as_body, check_twin_condition, current_etag, etag
+
+log = structlog.get_logger(__name__)
+
+Found = tuple[Twin, bytes, Policy] | GatewayError
+OnResponse = Callable[[Response | GatewayError], None]
+
+
+def submit_query(
+    read: Callable[[str, Callable[[Found], None]], None], query: Query, on_response: OnResponse
+) -> None:
+    """Answer a query without a task; ``read`` is :meth:`TwinStore.read`.
+
+    ``on_response`` gets the response or the error, once, at the latest at the query's timeout.
+    """
+    loop = asyncio.get_running_loop()
+    open_ = True
+
+    def finish(result: Response | GatewayError) -> None:
+        nonlocal open_
+        if open_:
+            open_ = False
+            timer.cancel()
+            on_response(result)
+
+    def found(result: Found) -> None:
+        if isinstance(result, GatewayError):
+            finish(result)
+            return
+        try:
+            response = answer_query(query, *result, None)
+        except GatewayError as problem:
+            finish(problem)
+        except Exception:
+            log.exception("query.failed", correlation_id=query.correlation_id)
+            finish(error("gateway:internalerror"))
+        else:
+            finish(response)
+
+    late = error("command.timeout", timeout_ms=query.timeout_ms)
+    timer = loop.call_later(query.timeout_ms / 1000, finish, late)
+    read(query.thing_id, found)
 
 
 def answer_query(

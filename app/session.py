@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import orjson
@@ -13,29 +14,72 @@ import structlog
 
 from acks.envelopes import error_envelope
 from acks.errors import error
+from acks.fields import Selector
 from acks.headers import next_correlation_id
+from acks.interest import looks_at_things
 from acks.journal import EntryMeta
 from acks.labels import LIVE_RESPONSE
 from acks.live import INVALID_RESPONSE, LiveResponse, mismatch
-from acks.signals import Acknowledgement
+from acks.resources import ABSENT
+from acks.rql import Predicate, leaves
+from acks.signals import Acknowledgement, JsonObject
+
+if TYPE_CHECKING:
+    from app.backlog import Backlog
 
 log = structlog.get_logger(__name__)
 
 FORWARD_MS = 65_000
 """How long an ack is awaited from a subscriber when the signal says nothing (spec 5.3), ms."""
 
+_SLACK = 100
 _NOT_FORWARDED = ("requested-acks", "ditto-weak-ack")
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What a session wants of a signal type: namespaces, empty for all of them."""
+    """What a session wants of a signal type: namespaces, empty for all of them.
+
+    ``filter`` is what a signal has to fit (``parse_checked(text, EVENT_PREFIXES)``),
+    ``extra_fields`` what of the twin goes along with it (spec websocket-... 1.2).
+    """
 
     namespaces: frozenset[str] = frozenset()
+    filter: Predicate | None = None
+    extra_fields: Selector | None = None
+    plain: bool = field(init=False)  # signals are sent as they are
+    weight: int = field(init=False)  # comparisons of the filter
+    early: bool = field(init=False)  # the filter can be evaluated without extra fields
 
-    def matches(self, thing_id: str) -> bool:
-        """Whether signals of this thing are wanted."""
+    def __post_init__(self) -> None:
+        self.plain = self.filter is None and self.extra_fields is None
+        self.weight = 0 if self.filter is None else sum(1 for _ in leaves(self.filter))
+        self.early = self.filter is not None and not looks_at_things(self.filter)
+
+    def covers(self, thing_id: str) -> bool:
+        """Whether the thing is in a namespace that is wanted."""
         return not self.namespaces or thing_id.partition(":")[0] in self.namespaces
+
+
+class Delivery(NamedTuple):
+    """A signal as one session may see it, for a session that renders signals by itself.
+
+    ``shard`` and ``entry_id`` are its place in the journal, ``headers`` the entry's, ``value`` what
+    is left of its value after partial reads (JSON or an ``orjson.Fragment`` of it, None for none),
+    ``extra`` the enrichment, if any. ``parsed()`` is the value as Python has it, ABSENT for none.
+    """
+
+    shard: int
+    entry_id: bytes
+    meta: EntryMeta
+    headers: Mapping[str, Any]
+    value: Any
+    extra: JsonObject | None = None
+    parsed: Callable[[], Any] = lambda: ABSENT
+
+
+Render = Callable[[Delivery], bytes | None]
+"""A signal as a frame for the outbox; None if nothing of it is to be sent now."""
 
 
 @dataclass(slots=True)
@@ -59,14 +103,21 @@ class Session:
         self.id = uuid4().hex
         self.subjects = subjects
         self.declared = frozenset(declared)
+        self.group = ""  # with whose other members it shares its labels
         self.wants: dict[str, Subscription] = {}  # by kind of journal entries
         self.closing: tuple[int, str] | None = None
+        self.render: Render | None = None  # None: Ditto Protocol envelopes; set before subscribing
+        self.backlog: Backlog | None = None  # signals that wait, and all that come after them
+        self.direct = True  # no backlog, no filter, no extra fields, and the usual envelopes
+        self.send_soon: Callable[[bytes], bool] | None = None  # way past an empty outbox, if open
         self._outbox: deque[bytes] = deque()
         self._waiting = 0
-        self._limit = outbox_bytes
+        self.limit = outbox_bytes
         self._ready = asyncio.Event()
         self._ending = asyncio.Event()
         self._forwarders: dict[str, _Forwarder] = {}
+        self._last: dict[str, str] = {}  # by id, under which other one it was delivered last
+        self._lost = False  # a label of this session is somebody else's
 
     # --- outbox
 
@@ -74,13 +125,23 @@ class Session:
         """Queue a text frame (UTF-8); False if the session is over its bound and being closed."""
         if self.closing is not None:
             return False
-        if self._waiting + len(frame) > self._limit:
-            self.close(1013, "The subscriber is too slow; you may reconnect.")
+        if self.send_soon is not None and not self._outbox and self.send_soon(frame):
+            return True
+        if self._waiting + len(frame) > self.limit:
+            self.overflow()
             return False
         self._outbox.append(frame)
         self._waiting += len(frame)
         self._ready.set()
         return True
+
+    def look(self) -> None:
+        """Note whether signals can go out at once and as they are, after something has changed."""
+        self.direct = (
+            self.backlog is None
+            and self.render is None
+            and all(wanted.plain for wanted in self.wants.values())
+        )
 
     async def frames(self) -> list[bytes]:
         """Wait for frames and take all of them; an empty list means: close now."""
@@ -90,6 +151,10 @@ class Session:
         taken, self._outbox = list(self._outbox), deque()
         self._waiting = 0
         return taken
+
+    def overflow(self) -> None:
+        """Have the connection closed: more waits for the subscriber than it may."""
+        self.close(1013, "The subscriber is too slow; you may reconnect.")
 
     def close(self, code: int, reason: str) -> None:
         """Have the connection closed with this WebSocket code after what is queued is sent."""
@@ -104,6 +169,7 @@ class Session:
 
     def lost(self) -> None:
         """Say that a label of this session is taken by somebody else, and close (spec ws 1.6)."""
+        self._lost = True
         problem = error("acknowledgement:label.not.unique")
         self.put(orjson.dumps(error_envelope(problem, None)))
         self.close(1000, "A declared label is taken.")
@@ -123,16 +189,31 @@ class Session:
             del forwarders[first]
         until = meta.deadline if meta.deadline > now_ms else now_ms + FORWARD_MS
         delivered = meta.correlation_id
-        while delivered in forwarders:
-            delivered = next_correlation_id(delivered)
+        if delivered in forwarders:
+            delivered = self._free_id(delivered)
         forwarders[delivered] = _Forwarder(meta, set(labels), until)
         return delivered
+
+    def _free_id(self, taken: str) -> str:
+        """The next id after ``taken`` that no open signal has."""
+        forwarders, last = self._forwarders, self._last
+        # From where it ended the last time: thousands may be open under one id.
+        found = last.get(taken, taken)
+        while found in forwarders:
+            found = next_correlation_id(found)
+        last[taken] = found
+        if len(last) > 2 * len(forwarders) + _SLACK:
+            self._last = {one: name for one, name in last.items() if name in forwarders}
+        return found
 
     def forward(self, ack: Acknowledgement) -> tuple[str, Acknowledgement] | None:
         """Where an ack of this session goes: (node, ack with the request's correlation-id).
 
-        None if nothing with this correlation-id was delivered here, or it is over (spec 5.4, 9).
+        None if nothing with this correlation-id was delivered here, or it is over (spec 5.4, 9), or
+        if the label may be somebody else's by now.
         """
+        if self._lost:
+            return None
         meta = self._taken(ack.correlation_id, ack.label)
         if meta is None:
             return None

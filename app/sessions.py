@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import structlog
 
-from acks.envelopes import WEAK_UNSUBSCRIBED, event_envelope, live_envelope
+from acks.envelopes import WEAK_FILTERED, WEAK_UNSUBSCRIBED, event_envelope
 from acks.headers import visible_acks
 from acks.journal import EVENT, EntryMeta
-from acks.labels import LIVE_RESPONSE
 from acks.signals import Acknowledgement
+from app.enrichment import Enrichment
+from app.entry import Entry
+from app.offers import Offers, OnVerdict, Verdict, awaited_of, rendered
 from app.session import Session, Subscription
 
 log = structlog.get_logger(__name__)
@@ -28,6 +30,15 @@ def _headers(text: bytes) -> dict[str, Any]:
 
 
 SendAck = Callable[[str, Acknowledgement], None]
+OnShared = Callable[[str, list[str], EntryMeta, int, bytes, list[Any]], None]
+"""Gets (group, its labels that are requested, meta, shard, entry id, fields of the entry)."""
+WEAK = {
+    Verdict.UNAUTHORIZED: WEAK_UNSUBSCRIBED,
+    Verdict.UNSUBSCRIBED: WEAK_UNSUBSCRIBED,
+    Verdict.FILTERED: WEAK_FILTERED,
+    Verdict.HIDDEN: WEAK_FILTERED,
+}
+"""Payload of the weak ack after a verdict; after all others there is none (spec 6)."""
 
 
 class Sessions:
@@ -43,19 +54,49 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._listening: dict[tuple[str, str], dict[str, Session]] = {}  # by kind and subject
         self._owner: dict[str, Session] = {}
-        self.delivered = 0
-        self.weak = 0
+        # By label and group: sessions here that declare the label in the group. The store may yet
+        # refuse one of them, so one label may seem to be in two groups.
+        self._grouped: dict[str, dict[str, dict[str, Session]]] = {}
+        self._members: dict[str, dict[str, Session]] = {}  # by group
+        self.on_shared: OnShared | None = None  # decides who of a group gets a signal
+        self._offers = Offers()
+        self._direct = 0  # signals delivered without an offer
+        self.weak: Counter[Verdict] = Counter()  # weak acks by what became of the signal
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def delivered(self) -> int:
+        """Signals put into outboxes."""
+        return self._direct + self._offers.delivered
+
+    @property
+    def enrichments_failed(self) -> int:
+        """Twins that could not be read for extra fields."""
+        enrichment = self._offers.enrichment
+        return 0 if enrichment is None else enrichment.failed
+
+    def enrich_from(self, enrichment: Enrichment) -> None:
+        """Say where twins for extra fields come from."""
+        self._offers.enrichment = enrichment
 
     def all(self) -> list[Session]:
         """Every session, as of now."""
         return list(self._sessions.values())
 
     def add(self, session: Session) -> None:
-        """Take in a session whose labels have been claimed."""
+        """Take in a session whose labels have been claimed.
+
+        A member of a group is taken in before that, too.
+        """
         self._sessions[session.id] = session
+        if session.group:
+            self._members.setdefault(session.group, {})[session.id] = session
+            for label in session.declared:
+                groups = self._grouped.setdefault(label, {})
+                groups.setdefault(session.group, {})[session.id] = session
+            return
         for label in session.declared:
             self._owner[label] = session
 
@@ -64,9 +105,28 @@ class Sessions:
         for kind in list(session.wants):
             self.unsubscribe(session, kind)
         self._sessions.pop(session.id, None)
+        if session.backlog is not None:
+            session.backlog.close()
+        if session.group:
+            self._leave(session)
+            return
         for label in session.declared:
             if self._owner.get(label) is session:
                 del self._owner[label]
+
+    def _leave(self, session: Session) -> None:
+        group = session.group
+        _take_out(self._members, group, session.id)
+        for label in session.declared:
+            groups = self._grouped.get(label)
+            if groups is not None:
+                _take_out(groups, group, session.id)
+                if not groups:
+                    del self._grouped[label]
+
+    def members(self, group: str) -> dict[str, Session]:
+        """The sessions here that are members of a group, by id; not to be changed."""
+        return self._members.get(group, {})
 
     def subscribe(self, session: Session, subscription: Subscription, kind: str = EVENT) -> None:
         """Deliver signals of ``kind`` to ``session`` from the next entry on.
@@ -74,12 +134,14 @@ class Sessions:
         Replaces an earlier subscription to the same kind.
         """
         session.wants[kind] = subscription
+        session.look()
         for subject in session.subjects:
             self._listening.setdefault((kind, subject), {})[session.id] = session
 
     def unsubscribe(self, session: Session, kind: str = EVENT) -> None:
         """Stop delivering signals of ``kind`` to ``session``; idempotent."""
         session.wants.pop(kind, None)
+        session.look()
         for subject in session.subjects:
             listening = self._listening.get((kind, subject))
             if listening is not None:
@@ -93,8 +155,8 @@ class Sessions:
 
     def route(self, shard: int, entry_id: bytes, fields: list[Any]) -> None:
         """Hand one journal entry to the sessions that may and want to see it (flow 1)."""
-        entry = dict(zip(fields[::2], fields[1::2], strict=True))
-        meta = EntryMeta.from_json(orjson.loads(entry[b"m"]))
+        fields_of = dict(zip(fields[::2], fields[1::2], strict=True))
+        meta = EntryMeta.from_json(orjson.loads(fields_of[b"m"]))
         receivers: dict[str, Session] = {}
         for subject in meta.readers:
             listening = self._listening.get((meta.kind, subject))
@@ -102,55 +164,159 @@ class Sessions:
                 receivers.update(listening)
         if meta.revoked:
             _leave_out(receivers, meta.revoked)
+        if meta.session:
+            receivers.pop(meta.session, None)
+        if self._grouped and meta.requested_acks:
+            self._share(shard, entry_id, meta, fields, receivers)
         if receivers:
-            self._deliver(meta, entry, receivers)
+            self._deliver(shard, entry_id, meta, fields_of, receivers)
         for label in meta.requested_acks:
             owner = self._owner.get(label)
-            if owner is not None and owner.id not in receivers:
-                self._send_weak(meta, label)
+            if owner is None or owner.closing is not None:
+                continue  # maybe closed because the label is somebody else's by now
+            if owner.id not in receivers and owner.id != meta.session:
+                self._send_weak(meta, fields_of[b"h"], label, _why_not(owner, meta))
+
+    def _share(
+        self,
+        shard: int,
+        entry_id: bytes,
+        meta: EntryMeta,
+        fields: list[Any],
+        receivers: dict[str, Session],
+    ) -> None:
+        """Leave what asks for a group's label to its members: one of them gets it."""
+        shared: dict[str, list[str]] = {}
+        for label in meta.requested_acks:
+            for group, members in self._grouped.get(label, {}).items():
+                shared.setdefault(group, []).append(label)
+                for session_id in members.keys() & receivers.keys():
+                    del receivers[session_id]
+        for group, labels in shared.items():
+            if self.on_shared is not None:
+                self.on_shared(group, labels, meta, shard, entry_id, fields)
 
     def _deliver(
-        self, meta: EntryMeta, entry: dict[bytes, bytes], receivers: dict[str, Session]
+        self,
+        shard: int,
+        entry_id: bytes,
+        meta: EntryMeta,
+        fields: dict[bytes, bytes],
+        receivers: dict[str, Session],
     ) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        headers = _headers(entry[b"h"])
-        raw = entry.get(b"v")
+        """Give it to the receivers; takes those out who do not want the namespace."""
+        headers = _headers(fields[b"h"])
+        raw = fields.get(b"v")
         value = None if raw is None else orjson.Fragment(raw)
-        encoded: dict[tuple[str, tuple[str, ...] | None], bytes] = {}
+        render = rendered if meta.kind else event_envelope
+        requested, answered, plain = meta.requested_acks, meta.answered, meta.correlation_id
+        asked = answered or bool(requested)
+        key: tuple[tuple[str, ...] | None, str] = (None, plain)
+        encoded: dict[tuple[tuple[str, ...] | None, str], bytes] = {}
+        entry: Entry | None = None
         for session in list(receivers.values()):
-            if not session.wants[meta.kind].matches(meta.thing_id):
+            namespaces = session.wants[meta.kind].namespaces
+            if namespaces and meta.thing_id.partition(":")[0] not in namespaces:
                 del receivers[session.id]
                 continue
-            shown = visible_acks(meta.requested_acks, session.declared)
-            if meta.answered:
-                delivered = session.expect(meta, (*(shown or ()), LIVE_RESPONSE), now_ms)
-                shown = shown or None  # live-response is asked for, but is not to be seen
-            else:
-                delivered = session.expect(meta, shown, now_ms) if shown else meta.correlation_id
-            key = (delivered, shown)
+            if meta.rules or not session.direct:
+                if entry is None:
+                    entry = Entry(shard, entry_id, meta, headers, raw)
+                self._offers.offer(session, entry, self._answer_for(session, meta, fields))
+                continue
+            if asked:
+                shown = visible_acks(requested, session.declared)
+                key = awaited_of(session, meta, shown) if shown or answered else (shown, plain)
             frame = encoded.get(key)
             if frame is None:
-                render = live_envelope if meta.kind else event_envelope
-                envelope = render(meta, headers, value, shown, delivered)
-                encoded[key] = frame = orjson.dumps(envelope)
+                encoded[key] = frame = orjson.dumps(render(meta, headers, value, *key))
             if session.put(frame):
-                self.delivered += 1
+                self._direct += 1
 
-    def _send_weak(self, meta: EntryMeta, label: str) -> None:
+    def offer(
+        self,
+        session: Session,
+        shard: int,
+        entry_id: bytes,
+        fields: list[Any],
+        on_verdict: OnVerdict,
+        *,
+        redelivered: bool = False,
+    ) -> None:
+        """Deliver one entry to one session if it may and wants to see it.
+
+        It comes after everything that the session was given before. ``on_verdict`` is told once
+        what became of it, now or later, and must not raise; weak acks are left to it.
+        ``redelivered`` is shown to the subscriber.
+        """
+        fields_of = dict(zip(fields[::2], fields[1::2], strict=True))
+        meta = EntryMeta.from_json(orjson.loads(fields_of[b"m"]))
+        if meta.session == session.id:
+            on_verdict(Verdict.OWN)
+            return
+        subjects = set(session.subjects)
+        if subjects.isdisjoint(meta.readers) or not subjects.isdisjoint(meta.revoked):
+            on_verdict(Verdict.UNAUTHORIZED)
+            return
+        entry = Entry(shard, entry_id, meta, _headers(fields_of[b"h"]), fields_of.get(b"v"))
+        self._offers.offer(session, entry, on_verdict, redelivered)
+
+    # --- weak acks
+
+    def _answer_for(
+        self, session: Session, meta: EntryMeta, fields: dict[bytes, bytes]
+    ) -> OnVerdict:
+        """What acknowledges for a session that does not get a signal after all."""
+
+        def decided(verdict: Verdict) -> None:
+            if verdict in WEAK:
+                for label in meta.requested_acks:
+                    if self._owner.get(label) is session:
+                        self._send_weak(meta, fields[b"h"], label, verdict)
+
+        return decided if meta.requested_acks else _unasked
+
+    def _send_weak(self, meta: EntryMeta, headers: bytes, label: str, verdict: Verdict) -> None:
         if not self._owns():
             return
-        self.weak += 1
-        headers = {
-            "correlation-id": meta.correlation_id,
-            "response-required": False,
-            "ditto-weak-ack": True,
-        }
+        self.weak[verdict] += 1
+        copied = weak_headers(meta.correlation_id, headers)
         self._send_ack(
             meta.origin,
-            Acknowledgement(
-                label, meta.thing_id, meta.correlation_id, 200, WEAK_UNSUBSCRIBED, headers
-            ),
+            Acknowledgement(label, meta.thing_id, meta.correlation_id, 200, WEAK[verdict], copied),
         )
+
+
+def weak_headers(correlation_id: str, headers: bytes) -> dict[str, Any]:
+    """The headers of a weak ack: an entry's, but for those that say of what kind it is."""
+    copied = {
+        **_headers(headers),
+        "correlation-id": correlation_id,
+        "response-required": False,
+        "ditto-weak-ack": True,
+    }
+    copied.pop("content-type", None)
+    return copied
+
+
+def _unasked(_verdict: Verdict) -> None:
+    """Nobody waits for an ack of this session."""
+
+
+def _take_out(groups: dict[str, dict[str, Session]], group: str, session_id: str) -> None:
+    """Take a session out of a group; idempotent."""
+    members = groups.get(group)
+    if members is not None:
+        members.pop(session_id, None)
+        if not members:
+            del groups[group]
+
+
+def _why_not(owner: Session, meta: EntryMeta) -> Verdict:
+    """Why the owner of a label is not among the receivers."""
+    wanted = owner.wants.get(meta.kind)
+    subscribed = wanted is not None and wanted.covers(meta.thing_id)
+    return Verdict.UNAUTHORIZED if subscribed else Verdict.UNSUBSCRIBED
 
 
 def _leave_out(receivers: dict[str, Session], revoked: tuple[str, ...]) -> None:

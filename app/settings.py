@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic import model_validator as validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from acks.journal import DEFAULT_PREFIX, DEFAULT_SHARDS
-from app.credentials import (
-    DEFAULT_OPERATORS,
-    DEFAULT_USERS,
-    Credential,
-    default_passwords,
-    merge,
-    parse_credentials,
-)
+from app.credentials import Credential
+from app.settings_access import AccessSettings
+from app.settings_values import Count, Duration, Size
 
 __all__ = ["Credential", "Loaded", "Settings", "SettingsError", "UnsafeSettings", "load"]
 
@@ -37,14 +30,6 @@ CONFIG_ENV = "ACKGATE_CONFIG"
 CONFIG_FILE = Path("ackgate.toml")
 
 Origin = Literal["default", "file", "env", "option"]
-
-_DURATION = re.compile(r"([0-9]*\.?[0-9]+) *(ms|s|m|h)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-_SIZE = re.compile(r"([0-9]+) *([kKMG]i?)?B?")
-_BYTES = {
-    None: 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9,
-    "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30,
-}  # fmt: skip
 
 
 class SettingsError(Exception):
@@ -59,29 +44,6 @@ class UnsafeSettings(SettingsError):
     """The settings can be read, but starting with them would be careless."""
 
 
-def _seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError("a duration is a number of seconds or like 500ms, 5s, 1m, 1h")
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def _bytes(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise ValueError("a size is a number of bytes or like 64KiB, 16MiB, 1GiB, 10MB")
-    return int(match[1]) * _BYTES[match[2]]
-
-
-Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=86_400, allow_inf_nan=False)]
-Size = Annotated[int, BeforeValidator(_bytes)]
-Count = Annotated[int, Field(gt=0)]
-
-
 def default_data_dir() -> Path:
     """``$XDG_DATA_HOME/ackgate`` or ``~/.local/share/ackgate``.
 
@@ -92,7 +54,7 @@ def default_data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "ackgate"
 
 
-class Settings(BaseSettings):
+class Settings(AccessSettings):
     """Everything that can be set. The order is the order of ``docs/configuration.md``."""
 
     model_config = SettingsConfigDict(
@@ -102,27 +64,6 @@ class Settings(BaseSettings):
         frozen=True,
         hide_input_in_errors=True,
         validate_default=False,
-    )
-
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    workers: int = Field(1, ge=1, le=256, description="Processes that serve the port.")
-    dev: bool = Field(
-        False,
-        description="Development: users and operators that are not set get default passwords.",
-    )
-    dev_exposed: bool = Field(
-        False, description="Allow default passwords on an address that other machines reach."
-    )
-
-    users: SecretStr | None = Field(
-        None,
-        description="Users as name:password,name2:password2; plain, or a bcrypt hash as "
-        "`ackgate hash-password` or `htpasswd -B` makes it. A password has no comma.",
-    )
-    operators: SecretStr | None = Field(
-        None,
-        description="Operators, written as users; when unset, operator pages refuse everybody.",
     )
 
     redis_url: SecretStr | None = Field(
@@ -163,6 +104,15 @@ class Settings(BaseSettings):
     )
     store_timeout: Duration = Field(
         5.0, description="Longest wait for the store; then the request gets 503."
+    )
+    outcomes: bool = Field(
+        True,
+        description="Keep what became of requested acknowledgements, for the ack report "
+        "(docs/spark-jobs.md).",
+    )
+    outcomes_max_entries: Count = Field(
+        2_000,
+        description="Entries of outcomes kept, of up to 500 requests each; older ones are trimmed.",
     )
     link: str = Field(
         "auto",
@@ -259,20 +209,6 @@ class Settings(BaseSettings):
         parse_listen(value)
         return value
 
-    @field_validator("users")
-    @classmethod
-    def _users(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            parse_credentials(value.get_secret_value())
-        return value
-
-    @field_validator("operators")
-    @classmethod
-    def _operators(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            parse_credentials(value.get_secret_value(), operator=True)
-        return value
-
     @validator(mode="after")
     def _together(self) -> Self:
         self.credentials()
@@ -280,47 +216,14 @@ class Settings(BaseSettings):
             raise ValueError("default_timeout is longer than max_timeout")
         return self
 
-    def credentials(self) -> dict[str, Credential]:
-        """Users and operators by name; with ``dev``, defaults for the list that is not set."""
-        users = self.users.get_secret_value() if self.users else ""
-        operators = self.operators.get_secret_value() if self.operators else ""
-        if self.dev:
-            users = users or DEFAULT_USERS
-            operators = operators or DEFAULT_OPERATORS
-        return merge(parse_credentials(users), parse_credentials(operators, operator=True))
-
     def check_safe(self) -> None:
         """Refuse what is unsafe outside development (rule 9).
 
-        Raises UnsafeSettings with all reasons. Operators may be missing: nobody is one then.
+        Raises UnsafeSettings with all reasons.
         """
-        credentials = self.credentials()
-        reasons = []
-        if not any(not credential.operator for credential in credentials.values()):
-            reasons.append("no users: set ACKGATE_USERS, or use --dev for development")
-        known = sorted(default_passwords(credentials))
-        if known and not self.dev:
-            reasons.append(
-                f"{', '.join(known)}: still the default password; set another one, or use --dev "
-                f"for development"
-            )
-        if known and self.dev and not self.dev_exposed and not is_loopback(self.host):
-            reasons.append(
-                f"{', '.join(known)}: default password, and other machines reach {self.host}; "
-                f"listen on 127.0.0.1, set users and operators, or set ACKGATE_DEV_EXPOSED=true"
-            )
+        reasons = self.unsafe_access()
         if reasons:
             raise UnsafeSettings(reasons)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``; a name other than localhost counts as no."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def env_name(field: str) -> str:
@@ -412,7 +315,8 @@ def _problems(
         text = fault["msg"].removeprefix("Value error, ")
         where = str(fault["loc"][0]) if fault["loc"] else ""
         if where:
-            text = f"{_place(where, origins.get(where, 'option'), file)}: {text}"
+            inner = "".join(f"{step}: " for step in fault["loc"][1:])
+            text = f"{_place(where, origins.get(where, 'option'), file)}: {inner}{text}"
         problems.append(text)
     return problems
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -13,7 +14,12 @@ from app.settings import Settings, env_name
 
 PAGE = Path("docs/configuration.md")
 
-_UNITS = {"Size": "size", "Duration": "duration"}
+_UNITS = {
+    "Size": "size",
+    "Duration": "duration",
+    "Names": "list",
+    "Networks": "networks",
+}
 
 _HEAD = """\
 # Configuration
@@ -30,7 +36,8 @@ nearest valid one.
 `ackgate config check` reports all problems at once and exits with 1 if there is one.
 
 A duration is a number of seconds, or like `500ms`, `5s`, `1m`, `1h`. A size is a number of bytes,
-or like `64KiB`, `16MiB`, `10MB`. Relative paths start at the working directory.
+or like `64KiB`, `16MiB`, `10MB`. A list is text with commas, or an array of the TOML file. A table
+is JSON text, or a table of the TOML file. Relative paths start at the working directory.
 
 """
 
@@ -49,21 +56,27 @@ operators = "ops:$2b$12$..."
 
 In a shell, and in the `.env` file of Docker Compose, put a hash in single quotes: it holds `$`.
 
+Proxies and issuers of tokens are in [authentication.md](authentication.md).
+
 ## What refuses to start
 
 `ackgate serve` refuses, with all reasons at once and exit code 2:
 
 | when | unless |
 |---|---|
-| no users are set | `--dev` |
+| no users are set, no issuers, and no proxy may name subjects | `--dev` |
 | a user or operator still has a default password (`ditto:ditto`, `user2:user2`, `devops:foobar`), \
 plain or hashed | `--dev` |
 | a default password is in use and the gateway listens on more than the loopback interface | \
 `ACKGATE_DEV_EXPOSED=true`, with `--dev` |
+| a trusted proxy is about everybody: a network larger than `/8` (IPv4) or `/16` (IPv6) | \
+`--dev` on the loopback interface, or with `ACKGATE_DEV_EXPOSED=true` |
+| the keys of an issuer come by `http://` | `--dev` |
+| an issuer has neither audiences nor conditions | `--dev` |
 
 With `--dev`, a list that is not set gets the defaults: users `ditto:ditto` and `user2:user2`, the
-operator `devops:foobar`. Without `--dev`, operators may stay unset: then nobody is an operator, and
-operator pages and `/metrics` refuse everybody.
+operator `devops:foobar`. Without `--dev`, operators may stay unset: then nobody is an operator (but
+whom `operator_subjects` names), and operator pages and `/metrics` refuse everybody.
 
 ## Where the data is
 
@@ -81,7 +94,7 @@ def render() -> str:
         cells = (
             f"`{name}`",
             f"`{env_name(name)}`",
-            _type(field),
+            _type(name, field),
             _default(name, field),
             (field.description or "").replace("|", "\\|"),
         )
@@ -100,18 +113,25 @@ def is_current(path: Path = PAGE) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8") == render()
 
 
-def _type(field: FieldInfo) -> str:
-    declared = Settings.__annotations__
-    for name, info in Settings.model_fields.items():
-        if info is field and str(declared[name]) in _UNITS:
-            return _UNITS[str(declared[name])]
-    return _type_name(field.annotation)
+def _declared(name: str) -> str:
+    """The type of a setting as it is written in its class."""
+    for owner in Settings.__mro__:
+        declared = get_annotations(owner).get(name)
+        if declared is not None:
+            return str(declared)
+    raise KeyError(name)
+
+
+def _type(name: str, field: FieldInfo) -> str:
+    return _UNITS.get(_declared(name)) or _type_name(field.annotation)
 
 
 def _type_name(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Annotated:
         return _type_name(get_args(annotation)[0])
+    if origin is dict:
+        return "table"
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, UnionType):
@@ -129,11 +149,15 @@ def _default(name: str, field: FieldInfo) -> str:
         return "not set"
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"
-    declared = str(Settings.__annotations__[name])
+    if field.default in ((), {}):
+        return "none"
+    declared = _declared(name)
     if declared == "Size":
         return f"`{_size(field.default)}`"
     if declared == "Duration":
         return f"`{field.default:g}s`"
+    if isinstance(field.default, tuple):
+        return f"`{','.join(map(str, field.default))}`"
     return f"`{field.default}`"
 
 

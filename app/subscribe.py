@@ -27,7 +27,8 @@ class Wanted:
     """What to listen to, and what to answer.
 
     ``url`` is the gateway's, http or https; ``status`` None: acknowledge nothing. ``payload`` is a
-    JSON value, None for none. ``messages``: also get and answer messages.
+    JSON value, None for none. ``messages``: also get and answer messages. ``group``: share the
+    labels with the other members of this group.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Wanted:
     status: int | None = 200
     payload: Any = None
     messages: bool = False
+    group: str = ""
 
 
 async def subscribe(wanted: Wanted, tell: Tell) -> None:
@@ -49,6 +51,8 @@ async def subscribe(wanted: Wanted, tell: Tell) -> None:
         raise SubscriberFailed(f"'{wanted.url}' is no http or https address of a gateway")
     scheme = "wss" if target.scheme == "https" else "ws"
     query = urlencode({"declared-acks": ",".join(wanted.labels)}, safe=":,")
+    if wanted.group:
+        query += "&" + urlencode({"ack-group": wanted.group}, safe=":")
     login = base64.b64encode(f"{wanted.user}:{wanted.password}".encode()).decode()
     try:
         connection = await connect(
@@ -85,7 +89,8 @@ async def _start(connection: ClientConnection, wanted: Wanted, tell: Tell) -> No
         if answer != f"{command}:ACK":
             raise SubscriberFailed(f"refused: {_reason(answer)}")
     labels = ", ".join(wanted.labels) or "none"
-    tell(f"listening at {wanted.url}; labels declared: {labels}")
+    shared = f", shared in the group {wanted.group}" if wanted.group else ""
+    tell(f"listening at {wanted.url}; labels declared: {labels}{shared}")
 
 
 def _reason(frame: str | bytes) -> str:
@@ -104,10 +109,11 @@ async def _take(
         tell(f"error    {_reason(orjson.dumps(envelope))}")
         return
     what = orjson.dumps(envelope["value"]).decode() if "value" in envelope else ""
+    again = "again, " if headers.get("ackgate-redelivered") else ""
     revision = f"revision {envelope['revision']}, " if "revision" in envelope else ""
     tell(
         f"{topic[4][:-1]:<7}  {topic[0]}:{topic[1]} {'/'.join(topic[5:])} {envelope['path']} "
-        f"{revision}{what[:200]}"
+        f"{again}{revision}{what[:200]}"
     )
     if wanted.status is None:
         return

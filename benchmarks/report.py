@@ -37,6 +37,8 @@ LABELS = {
     "ready_s": "ready s",
     "rss_mb": "RSS MB",
     "pss_mb": "PSS MB",
+    "rows_per_s": "rows/s",
+    "python_mb": "largest Python process, RSS MB",
 }
 SYSTEMS = [
     "`straightforward`: what one writes first with FastAPI, pydantic and redis-py. A merge reads "

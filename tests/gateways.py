@@ -362,9 +362,11 @@ class Subscriber:
         ack: AckFor | None = None,
         respond: Respond | None = None,
         start: str | None = "START-SEND-EVENTS",
+        group: str | None = None,
     ) -> AsyncIterator[Subscriber]:
         """Connect, declare ``labels`` and send ``start``; returns when that is acknowledged."""
         query = f"?declared-acks={quote(','.join(labels), safe=':,')}" if labels else ""
+        query += "" if group is None else f"&ack-group={group}"
         async with ws_connect(gateway, f"/ws/2{query}", user=user) as connection:
             subscriber = cls(connection, ack, respond)
             try:

@@ -1,24 +1,23 @@
 """Accepted requests over HTTP: what ``Prefer: respond-async`` (RFC 7240) is answered with.
 
 ``GET /api/2/acks/{correlation-id}`` shows the acks so far and the outcome, as JSON or, for
-``Accept: text/event-stream``, as a stream of events that ends with the outcome.
+``Accept: text/event-stream``, as a stream of events that ends with the outcome. In the place of a
+correlation-id, ``labels`` and ``report`` are resources of their own (labels.py, report.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 from urllib.parse import quote, unquote
 
 import orjson
 
-from acks.accepted import Accepted, Event
+from acks.accepted import LABELS, REPORT, Accepted, Event
 from acks.aggregator import Answer, http_answer
 from acks.errors import GatewayError, error
 from acks.headers import invalid_header
 from acks.signals import Command, Live
-from app.api.auth import Authenticator
 from app.api.http import (
     Receive,
     RequestHead,
@@ -26,10 +25,13 @@ from app.api.http import (
     Send,
     base_url,
     error_answer,
-    raw_path,
     send_answer,
     shown_headers,
 )
+from app.api.labels import Labels
+from app.api.reception import Reception, allow
+from app.api.report import Report
+from app.api.sse import Wire, comment, event, names, wants_stream
 from app.gateway import Gateway
 from app.store.requests import RequestStore
 
@@ -38,19 +40,14 @@ POLL_S = 0.2
 """How often a stream looks for something new, s."""
 KEEP_ALIVE_S = 15.0
 """Longest silence of a stream, s: intermediaries give silent connections up."""
-WRITE_S = 10.0
-"""Longest wait for a client that does not read, s."""
 GRACE_S = 30.0
 """How long a stream outlives its request's deadline while the store cannot be asked, s."""
-
-
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def prefers_async(head: RequestHead) -> bool:
     """Whether the client wants to be answered at once (RFC 7240, 4.1)."""
     prefer = head.known.get("prefer")
-    return prefer is not None and "respond-async" in _names(prefer)
+    return prefer is not None and "respond-async" in names(prefer)
 
 
 def accepted_answer(scope: Scope, head: RequestHead, signal: Command | Live) -> Answer:
@@ -72,39 +69,39 @@ class Acks:
     def __init__(
         self,
         gateway: Gateway,
-        authenticator: Authenticator,
+        reception: Reception,
+        labels: Labels,
+        report: Report,
         *,
-        max_headers: int,
         max_streams: int,
     ) -> None:
         self.streams = 0
+        self._labels = labels
+        self._report = report
         self._gateway = gateway
-        self._authenticator = authenticator
-        self._max_headers = max_headers
+        self._reception = reception
         self._max_streams = max_streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> int:
         """Serve one request, return its status; raises GatewayError, which the caller renders."""
-        head = RequestHead(scope, self._max_headers)
-        scope["correlation_id"] = head.correlation_id
-        principal = await self._authenticator.check(head.authorization)
-        path = raw_path(scope)
-        if len(path) > self._max_headers:
-            raise error("headers.too.large", limit=self._max_headers)
+        head, principal = await self._reception.open(scope)
+        path = self._reception.path(scope)
         correlation_id = unquote(path.removeprefix(ACKS))
+        if correlation_id == LABELS:
+            return await self._labels.answer(scope, head, principal, path, send)
+        if correlation_id == REPORT:
+            return await self._report.answer(scope, head, principal, path, send)
         if not correlation_id or "/" in path.removeprefix(ACKS):
             raise error("gateway:resource.notfound", path=path)
-        if scope["method"] != "GET":
-            method = scope["method"]
-            raise error("gateway:method.notallowed", method=method, path=path, allowed="GET")
+        allow(scope["method"], path, "GET")
         requests = self._gateway.accepting.requests
         found = await requests.find(correlation_id)
         if found is None or not found[0].readable_by(principal.subjects):
             raise error("acknowledgement:request.notfound", correlation_id=correlation_id)
         request, now_ms = found
-        if _wants_stream(head.known.get("accept", "")):
+        if wants_stream(head):
             after = _last_event(head.carried.get("last-event-id"))
-            return await self._stream(request, now_ms, after, head, receive, send)
+            return await self._stream(request, now_ms, after, head, scope, receive, send)
         body = state(request, now_ms)
         headers = {"correlation-id": head.correlation_id, "response-required": "false"}
         if body["state"] == "pending":
@@ -118,6 +115,7 @@ class Acks:
         now_ms: int,
         after: int,
         head: RequestHead,
+        scope: Scope,
         receive: Receive,
         send: Send,
     ) -> int:
@@ -131,8 +129,9 @@ class Acks:
         # No client can know of more than there is.
         after = min(after, request.came[-1].number if request.came else 0)
         self.streams += 1
-        gone = asyncio.create_task(_gone(receive), name="acks-stream-client")
-        stream = _Stream(self._gateway, request, now_ms, after, send)
+        wire = Wire(scope, receive, send)
+        gone = asyncio.create_task(wire.client_gone(), name="acks-stream-client")
+        stream = _Stream(self._gateway, request, now_ms, after, wire)
         try:
             await stream.run(events, head.correlation_id, gone)
         finally:
@@ -146,17 +145,16 @@ class _Stream:
     """One open stream of events; ``after`` is the number of the last one its client has."""
 
     def __init__(
-        self, gateway: Gateway, request: Accepted, now_ms: int, after: int, send: Send
+        self, gateway: Gateway, request: Accepted, now_ms: int, after: int, wire: Wire
     ) -> None:
         self._gateway = gateway
         self._requests: RequestStore = gateway.accepting.requests
         self._request = request
         self._after = after
-        self._send = send
+        self._wire = wire
         self._clock = asyncio.get_running_loop().time
         left = max(0, request.deadline_ms - now_ms) / 1000
         self._deadline = self._clock() + left  # of the request, about: two clocks
-        self._written = 0.0
 
     async def run(self, events: list[Event], correlation_id: str, gone: asyncio.Task[None]) -> None:
         """Send what there is and what comes, until the outcome or the client's end.
@@ -164,7 +162,7 @@ class _Stream:
         A stream that ends without an outcome is one that the client may open again elsewhere.
         """
         try:
-            await self._begin(correlation_id)
+            await self._wire.begin(correlation_id, comment("acknowledgements"))
             while not (gone.done() or self._gateway.draining):
                 await self._write(events)
                 if (events and events[-1].kind == "outcome") or (
@@ -174,9 +172,9 @@ class _Stream:
                 await asyncio.wait((gone,), timeout=POLL_S)
                 events = await self._look()
             if not gone.done():
-                await self._put(b"", more=False)
+                await self._wire.end()
         except TimeoutError:
-            pass  # the client does not read; its connection ends with this request
+            await self._wire.abort()
 
     async def _look(self) -> list[Event]:
         """What has happened since the last look; nothing too while the store is away."""
@@ -194,27 +192,12 @@ class _Stream:
         self._request, now_ms = found
         return self._request.events(now_ms, self._after)
 
-    async def _begin(self, correlation_id: str) -> None:
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-            (b"correlation-id", correlation_id.encode("latin-1", "replace")),
-        ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._put(b": acknowledgements\n\n")
-
     async def _write(self, events: list[Event]) -> None:
         if events:
             self._after = events[-1].number
-            await self._put(b"".join(map(_event_text, events)))
-        elif self._clock() - self._written > KEEP_ALIVE_S:
-            await self._put(b": still waiting\n\n")
-
-    async def _put(self, data: bytes, *, more: bool = True) -> None:
-        self._written = self._clock()
-        async with asyncio.timeout(WRITE_S):
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            await self._wire.write(b"".join(map(_event_text, events)))
+        elif self._wire.silence > KEEP_ALIVE_S:
+            await self._wire.write(comment("still waiting"))
 
 
 def state(request: Accepted, now_ms: int) -> dict[str, Any]:
@@ -245,25 +228,8 @@ def state(request: Accepted, now_ms: int) -> dict[str, Any]:
     return body
 
 
-def _event_text(event: Event) -> bytes:
-    data = orjson.dumps(state(event.request, event.at_ms))
-    return b"event: %b\nid: %d\ndata: %b\n\n" % (event.kind.encode(), event.number, data)
-
-
-async def _gone(receive: Receive) -> None:
-    """Return when the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _names(value: str) -> list[str]:
-    """The names in a list of ``name``, ``name=value`` and ``name;parameter``, in lower case."""
-    items = _QUOTED.sub("", value).split(",")
-    return [item.partition(";")[0].partition("=")[0].strip().lower() for item in items]
-
-
-def _wants_stream(accept: str) -> bool:
-    return "text/event-stream" in _names(accept)
+def _event_text(one: Event) -> bytes:
+    return event(orjson.dumps(state(one.request, one.at_ms)), one.kind, str(one.number))
 
 
 def _last_event(text: str | None) -> int:

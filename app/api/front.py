@@ -84,6 +84,7 @@ class Front:
             log.exception("request.failed", correlation_id=_id(scope), path=path)
             status = await self._refuse(scope, send, error("gateway:internalerror"))
         hot = endpoint is not None and endpoint in (self.things, self._messages)
+        hot = hot and "streamed" not in scope  # it lasts as long as its client likes
         self.answered(scope, status, time.perf_counter() - started, hot)
 
     def answered(self, scope: Scope, status: int, seconds: float, hot: bool = True) -> None:

@@ -20,6 +20,7 @@ from acks.document import check_json, invalid_json
 from acks.errors import GatewayError, error
 from acks.headers import QUERY_AS_HEADERS, HeaderDefaults, invalid_header, travels
 from acks.payloads import JSON_TYPE
+from app.api.presented import ACCESS_TOKEN, PRE_AUTHENTICATED, Evidence, Presented
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -52,6 +53,7 @@ class RequestHead:
 
     ``known`` holds interpreted headers by lower-case name, ``carried`` those that travel on with
     the signal; neither is to be changed. ``given`` is the correlation-id that came, if any.
+    ``authorization`` is what the authenticator wants to see.
     """
 
     __slots__ = ("authorization", "carried", "correlation_id", "given", "known")
@@ -63,7 +65,7 @@ class RequestHead:
         """
         self.known: dict[str, str] = {}
         self.carried: dict[str, str] = {}
-        self.authorization: bytes | None = None
+        self.authorization: Evidence = None
         size = 0
         known = self.known
         for raw_name, raw_value in scope["headers"]:
@@ -77,6 +79,8 @@ class RequestHead:
                 else:
                     raise error("gateway:duplicate.header.field", header=name)
             elif raw_name == b"authorization":
+                if self.authorization is not None:
+                    raise error("gateway:duplicate.header.field", header="authorization")
                 self.authorization = raw_value
                 size -= len(raw_name) + len(raw_value)
             else:
@@ -85,8 +89,10 @@ class RequestHead:
                     self.carried[name] = raw_value.decode("latin-1")
         query = scope["query_string"]
         if query:
-            size += len(query)
-            self._read_query(query)
+            size += len(query) - self._read_query(query, scope)
+        if PRE_AUTHENTICATED in known:
+            subjects = _as_utf8(known.pop(PRE_AUTHENTICATED))
+            self.authorization = self._presented(scope)._replace(subjects=subjects)
         if size > limit:
             raise error("headers.too.large", limit=limit)
         given = known.get("x-correlation-id") or known.get("correlation-id")
@@ -103,7 +109,9 @@ class RequestHead:
         head.correlation_id = self.given or new_correlation_id()
         return head
 
-    def _read_query(self, query: bytes) -> None:
+    def _read_query(self, query: bytes, scope: Scope) -> int:
+        """Take in the query; returns how many characters of it are a token, which do not count."""
+        uncounted = 0
         for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
             if name in QUERY_AS_HEADERS:
                 if self.known.get(name, value) != value:
@@ -113,6 +121,24 @@ class RequestHead:
                         f"divergent values!",
                     )
                 self.known[name] = value
+            elif name == PRE_AUTHENTICATED:
+                shown = self._presented(scope)
+                _check_first(shown.query_subjects, name)
+                self.authorization = shown._replace(query_subjects=value)
+            elif name == ACCESS_TOKEN and scope["type"] == "websocket":
+                shown = self._presented(scope)
+                _check_first(shown.access_token, name)
+                self.authorization = shown._replace(access_token=value)
+                uncounted += len(value)
+        return uncounted
+
+    def _presented(self, scope: Scope) -> Presented:
+        """What is shown, with room for more than the header ``Authorization``."""
+        shown = self.authorization
+        if isinstance(shown, Presented):
+            return shown
+        client = scope.get("client")
+        return Presented(shown, None, None, None, client[0] if client else None)
 
 
 _INTERPRETED = {
@@ -129,10 +155,24 @@ _INTERPRETED = {
         "merge-thing-patch-conditions",
         "put-metadata",
         "delete-metadata",
+        PRE_AUTHENTICATED,
     }
 }
 _LISTS = frozenset({"accept", "prefer"})
 """Headers whose value is a list, which may be spread over several fields (RFC 9110, 5.3)."""
+
+
+def _check_first(present: str | None, name: str) -> None:
+    if present is not None:
+        raise error("gateway:duplicate.header.field", header=name)
+
+
+def _as_utf8(text: str) -> str:
+    """A header's value, read as Latin-1, as the UTF-8 that it may be."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return text
 
 
 _pool: list[str] = []
@@ -286,8 +326,6 @@ async def send_answer(
 def error_answer(problem: GatewayError, correlation_id: str) -> Answer:
     """An error of the catalogue as an answer."""
     headers = {"correlation-id": correlation_id, "response-required": "false", **problem.headers}
-    if problem.status == 401:
-        headers["www-authenticate"] = 'Basic realm="ackgate", charset="UTF-8"'
     if problem.status in (429, 503):
         headers["retry-after"] = "1"
     return Answer(problem.status, problem.to_json(), headers)

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,21 +17,26 @@ from acks.document import format_pointer, parse_pointer
 from acks.errors import GatewayError
 from acks.headers import AckOptions, Setter, http_options
 from acks.labels import LIVE_RESPONSE
-from acks.live import is_smart, not_creatable, parse_channel, parse_timeout_strategy
+from acks.live import (
+    is_error,
+    is_smart,
+    not_creatable,
+    parse_channel,
+    parse_timeout_strategy,
+)
 from acks.payloads import JSON_TYPE
 from acks.policy import READ
 from acks.preconditions import Preconditions, parse_preconditions
 from acks.resources import ABSENT, not_found
-from acks.signals import Acknowledgement, Command, Live, Query
+from acks.signals import Acknowledgement, Command, Live, Query, Response
 from app.api.http import RequestHead, Rules, error_answer
 from app.gateway import Gateway
 from app.store.prepare import check_twin_condition
 
 CHANNEL_HEADERS = frozenset({"channel", "live-channel-condition", "live-channel-timeout-strategy"})
 _MERGE_TYPE = "application/merge-patch+json"
-_ERROR_FIELDS = frozenset({"status", "error", "message", "description", "href"})
-_ERROR_CODE = re.compile(r"[a-z][a-z0-9_-]*([:.][a-z0-9_-]+)+", re.ASCII | re.IGNORECASE)
-"""``things:attribute.notfound``: an error's code has a namespace or a dot, plain words have not."""
+NULL = orjson.Fragment(b"null")
+"""A payload of null, where None is none."""
 
 
 @lru_cache(maxsize=1024)
@@ -49,55 +53,54 @@ def is_live(head: RequestHead) -> bool:
     return "channel" in head.known and parse_channel(head.known["channel"]) == "live"
 
 
-def live_command(head: RequestHead, command: Command, rules: Rules) -> Live:
+def live_command(command: Command) -> Live:
     """A command that was meant for the live channel, read as one for the twin.
 
+    Its options are those of :func:`live_options`.
     Raises ``things:thing.notcreatable`` for one that would make a thing (spec 3).
     """
     if command.action == "create":
         raise not_creatable()
     action = "modify" if command.action == "put" else command.action
-    live = _live(head, rules, command.thing_id, command.path, action, command.subjects)
-    if action == "delete":
-        return live._replace(checks=command.checks)
-    content_type = _MERGE_TYPE if action == "merge" else JSON_TYPE
-    # A patch or value of null is one: without it the envelope would have none.
-    value = orjson.Fragment(b"null") if command.value is None else command.value
-    return live._replace(
-        value=value,
-        headers={**live.headers, "content-type": content_type},
-        checks=command.checks,
+    headers = {**command.headers, **dict(command.options.given)}
+    value: Any = None
+    if action != "delete":
+        headers["content-type"] = _MERGE_TYPE if action == "merge" else JSON_TYPE
+        # A patch or value of null is one: without it the envelope would have none.
+        value = NULL if command.value is None else command.value
+    return Live(
+        command.thing_id,
+        "commands",
+        action,
+        format_pointer(command.path),
+        value,
+        command.correlation_id,
+        command.options,
+        command.subjects,
+        headers,
+        command.origin,
+        command.checks,
     )
 
 
-def live_query(head: RequestHead, query: Query, rules: Rules, fields: str) -> Live:
-    """A query as a live command; ``fields`` is its field selector as given, or ""."""
-    live = _live(head, rules, query.thing_id, query.path, "retrieve", query.subjects)
-    return live._replace(checks=query.checks, fields=fields)
+def live_query(query: Query, options: AckOptions, carried: Mapping[str, str], fields: str) -> Live:
+    """A query as a live command.
 
-
-def _live(
-    head: RequestHead,
-    rules: Rules,
-    thing_id: str,
-    path: tuple[str, ...],
-    action: str,
-    subjects: tuple[str, ...],
-) -> Live:
-    known = head.known
-    # A query always wants an answer, whatever follows for others from an empty requested-acks.
-    wanted = "true" if action == "retrieve" else known.get("response-required")
-    options = live_options(known.get("requested-acks"), wanted, known.get("timeout"), rules)
+    ``options`` are those of :func:`live_options`, ``carried`` the headers that travel along,
+    ``fields`` is its field selector as given, or "".
+    """
     return Live(
-        thing_id,
+        query.thing_id,
         "commands",
-        action,
-        format_pointer(path),
+        "retrieve",
+        format_pointer(query.path),
         None,
-        head.correlation_id,
+        query.correlation_id,
         options,
-        subjects,
-        {**head.carried, **dict(options.given)},
+        query.subjects,
+        {**carried, **dict(options.given)},
+        checks=query.checks,
+        fields=fields,
     )
 
 
@@ -107,23 +110,52 @@ async def query_channels(
     query: Query,
     rules: Rules,
     fields: str,
-    twin: Callable[[], Awaitable[Answer]],
+    twin: Callable[[], Awaitable[Response]],
 ) -> Answer:
     """Answer a query by the channel that its headers choose (spec 3); raises GatewayError.
 
     ``twin`` answers it from the twin; ``fields`` is as for :func:`live_query`.
     """
+    choice = Choice.read(head.known, parse_channel(head.known.get("channel")))
+    if choice.channel == "twin" and not choice.smart:
+        response = await twin()
+        return Answer(response.status, response.payload, response.headers)
+    # A query always wants an answer, whatever follows for others from an empty requested-acks.
     known = head.known
-    channel = parse_channel(known.get("channel"))
-    strategy = parse_timeout_strategy(known.get("live-channel-timeout-strategy"))
-    condition = known.get("live-channel-condition")
-    if not is_smart(channel, strategy, condition):
-        if channel == "twin":
-            return await twin()
-        return await answer_live(gateway, live_query(head, query, rules, fields))
-    wanted = None if condition is None else parse_preconditions({"condition": condition})
-    live = live_query(head, query, rules, fields)
-    return await smart_query(gateway, live, await twin(), wanted, strategy)
+    options = live_options(known.get("requested-acks"), "true", known.get("timeout"), rules)
+    live = live_query(query, options, head.carried, fields)
+    if not choice.smart:
+        return await answer_live(gateway, live)
+    chosen = await smart_query(gateway, live, await twin(), choice)
+    answer = live_answer(live, chosen.outcome)
+    return answer._replace(headers={**answer.headers, **chosen.headers})
+
+
+class Choice(NamedTuple):
+    """The channel that a query's headers choose (spec 2.3, 3).
+
+    A ``smart`` one asks the twin first, and then maybe the live channel; ``condition`` holds the
+    ``live-channel-condition``, ``use_twin`` is what it does without a live answer.
+    """
+
+    channel: str
+    smart: bool
+    condition: Preconditions | None
+    use_twin: bool
+
+    @classmethod
+    def read(cls, known: Mapping[str, str], channel: str) -> Choice:
+        """Read it from the headers of a query for ``channel``.
+
+        Raises ``header.invalid``, ``rql.expression.invalid``.
+        """
+        strategy = parse_timeout_strategy(known.get("live-channel-timeout-strategy"))
+        condition = known.get("live-channel-condition")
+        smart = is_smart(channel, strategy, condition)
+        wanted = None
+        if smart and condition is not None:
+            wanted = parse_preconditions({"condition": condition})
+        return cls(channel, smart, wanted, strategy == "use-twin")
 
 
 async def answer_live(gateway: Gateway, live: Live, location: str = "") -> Answer:
@@ -133,7 +165,7 @@ async def answer_live(gateway: Gateway, live: Live, location: str = "") -> Answe
     """
     outcome = await gateway.ask_live(live)
     if live.criterion == "commands" and live.action == "retrieve":
-        outcome = await _readable(gateway, live, outcome)
+        outcome = await readable(gateway, live, outcome)
     answer = live_answer(live, outcome)
     if answer.status == 201 and location:
         return answer._replace(headers={**answer.headers, "location": location})
@@ -154,38 +186,36 @@ def live_answer(live: Live, outcome: Outcome) -> Answer:
     return http_answer(outcome, options.response_required, headers)
 
 
-async def smart_query(
-    gateway: Gateway,
-    live: Live,
-    twin: Answer,
-    condition: Preconditions | None,
-    strategy: str,
-) -> Answer:
-    """The answer to a query that may be put to the live channel too (spec 3).
+class Chosen(NamedTuple):
+    """What a smart query gave: its outcome, from which channel, and whether the condition held."""
 
-    ``live`` is the query as a live command, ``twin`` the twin's answer, ``condition`` holds the
-    ``live-channel-condition``, ``strategy`` is fail or use-twin. Raises GatewayError.
+    outcome: Outcome
+    channel: str
+    matched: bool
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What an answer says of the choice."""
+        matched = "true" if self.matched else "false"
+        return {"channel": self.channel, "live-channel-condition-matched": matched}
+
+
+async def smart_query(gateway: Gateway, live: Live, twin: Response, choice: Choice) -> Chosen:
+    """Carry out a query that may be put to the live channel too (spec 3).
+
+    ``live`` is the query as a live command, ``twin`` the twin's response. Raises GatewayError.
     """
-    if condition is not None and not await _matches(gateway, live, condition):
-        return _from_channel(twin, "twin", matched=False)
+    from_twin = Outcome(twin.status, response=twin)
+    if choice.condition is not None and not await _matches(gateway, live, choice.condition):
+        return Chosen(from_twin, "twin", matched=False)
     outcome = await gateway.ask_live(live)
     problem = outcome.error
-    if problem is not None and problem.code == "command.timeout" and strategy == "use-twin":
-        return _from_channel(twin, "twin", matched=True)
-    outcome = await _readable(gateway, live, outcome)
-    if LIVE_RESPONSE in outcome.late and strategy == "use-twin":
-        answer = live_answer(live, stand_in(outcome, LIVE_RESPONSE, twin))
-        return _from_channel(answer, "twin", matched=True)
-    return _from_channel(live_answer(live, outcome), "live", matched=True)
-
-
-def _from_channel(answer: Answer, channel: str, *, matched: bool) -> Answer:
-    headers: Mapping[str, Any] = {
-        **answer.headers,
-        "channel": channel,
-        "live-channel-condition-matched": "true" if matched else "false",
-    }
-    return answer._replace(headers=headers)
+    if problem is not None and problem.code == "command.timeout" and choice.use_twin:
+        return Chosen(from_twin, "twin", matched=True)
+    outcome = await readable(gateway, live, outcome)
+    if LIVE_RESPONSE in outcome.late and choice.use_twin:
+        return Chosen(stand_in(outcome, LIVE_RESPONSE, twin), "twin", matched=True)
+    return Chosen(outcome, "live", matched=True)
 
 
 async def _matches(gateway: Gateway, live: Live, condition: Preconditions) -> bool:
@@ -198,7 +228,7 @@ async def _matches(gateway: Gateway, live: Live, condition: Preconditions) -> bo
     return True
 
 
-async def _readable(gateway: Gateway, live: Live, outcome: Outcome) -> Outcome:
+async def readable(gateway: Gateway, live: Live, outcome: Outcome) -> Outcome:
     """A retrieve's outcome, its live response cut to what the requester may read (ws 5.4).
 
     Whatever its status: it says nothing about what is in the payload. What cannot be cut is
@@ -213,7 +243,7 @@ async def _readable(gateway: Gateway, live: Live, outcome: Outcome) -> Outcome:
         return outcome
 
     def cut(ack: Acknowledgement) -> Acknowledgement:
-        if ack.label != LIVE_RESPONSE or _is_error(ack):
+        if ack.label != LIVE_RESPONSE or is_error(ack):
             return ack
         seen: Any = ABSENT
         if isinstance(ack.payload, dict):
@@ -223,17 +253,3 @@ async def _readable(gateway: Gateway, live: Live, outcome: Outcome) -> Outcome:
         return ack._replace(payload=None if seen is ABSENT else seen)
 
     return outcome._replace(acks=tuple(cut(ack) for ack in outcome.acks))
-
-
-def _is_error(ack: Acknowledgement) -> bool:
-    """Whether a live response says by status and payload that it is an error, and nothing else."""
-    payload = ack.payload
-    return (
-        ack.status >= 400
-        and isinstance(payload, dict)
-        and payload.keys() <= _ERROR_FIELDS
-        and payload.get("status") == ack.status
-        and isinstance(payload.get("error"), str)
-        and _ERROR_CODE.fullmatch(payload["error"]) is not None
-        and all(isinstance(payload.get(name, ""), str) for name in _ERROR_FIELDS - {"status"})
-    )

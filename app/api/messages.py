@@ -2,87 +2,63 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
-from acks.document import MAX_ID_LENGTH, check_depth, check_thing_id, invalid_json
+from acks.document import check_depth, check_thing_id, invalid_json
 from acks.errors import error
 from acks.headers import AckOptions, Setter, http_options, parse_duration_ms
-from acks.live import CLAIM, message_path
+from acks.live import CLAIM, Address, check_subject, is_feature_id
 from acks.payloads import BINARY_TYPE, Form, check_size, read_content_type, value_of
 from acks.preconditions import parse_preconditions
 from acks.signals import Live
 from app.api.acks import accepted_answer, prefers_async
-from app.api.auth import Authenticator
+from app.api.events import Events, Request
 from app.api.http import (
     Receive,
     RequestHead,
     Rules,
     Scope,
     Send,
-    raw_path,
-    read_body,
     send_answer,
     split_path,
 )
 from app.api.live import answer_live
+from app.api.reception import Reception, allow
+from app.api.sse import wants_stream
 from app.gateway import Gateway
-from app.store.instant import instant
+from app.store.instant import instant, now_ms
 
 CLAIM_MAX_MS = 600_000
 """The longest timeout that a claim may name, ms; it does not wait longer than others."""
-_BOXES = {"inbox": "TO", "outbox": "FROM"}
-_SUBJECT_LENGTH = 1024
-
-
-class Address(NamedTuple):
-    """Where a message goes; ``box`` is inbox or outbox, ``feature`` None for the thing itself."""
-
-    thing_id: str
-    box: str
-    subject: str
-    feature: str | None
-
-    @property
-    def claim(self) -> bool:
-        """Whether it asks for permissions."""
-        return (self.box, self.subject, self.feature) == ("inbox", CLAIM, None)
+_BOXES = ("inbox", "outbox")
 
 
 class Messages:
-    """POST of messages below ``/api/2/things/{thingId}``."""
+    """POST of messages below ``/api/2/things/{thingId}``, GET of streams of them."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        authenticator: Authenticator,
-        rules: Rules,
-        *,
-        max_body: int,
-        max_headers: int,
+        self, gateway: Gateway, reception: Reception, events: Events, rules: Rules
     ) -> None:
         self._gateway = gateway
-        self._authenticator = authenticator
+        self._reception = reception
+        self._events = events
         self._rules = rules
-        self._max_body = max_body
-        self._max_headers = max_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> int:
         """Serve one request, return its status; raises GatewayError, which the caller renders."""
-        head = RequestHead(scope, self._max_headers)
-        scope["correlation_id"] = head.correlation_id
-        principal = await self._authenticator.check(head.authorization)
-        path, method = raw_path(scope), scope["method"]
-        if len(path) > self._max_headers:
-            raise error("headers.too.large", limit=self._max_headers)
+        head, principal = await self._reception.open(scope)
+        path = self._reception.path(scope)
+        if scope["method"] == "GET" and wants_stream(head):
+            request = Request(scope, receive, send, head, principal)
+            return await self._events.of_messages(request, *_watched(path))
         address = message_address(path)
-        if method != "POST":
-            raise error("gateway:method.notallowed", method=method, path=path, allowed="POST")
-        body = await read_body(receive, self._max_body)
+        allow(scope["method"], path, "POST")
+        body = await self._reception.body(receive)
         live = message(head, principal.subjects, self._rules, address, body)
         if prefers_async(head):
             await self._gateway.accept(live)
@@ -107,28 +83,45 @@ def message_address(path: str) -> Address:
 
     Raises ``things:id.invalid``, ``gateway:resource.notfound``, ``messages:subject.invalid``.
     """
+    place, kind = _place(path)
+    if kind == CLAIM and place.box == "inbox" and place.feature is None and not place.subject:
+        return place._replace(subject=CLAIM)
+    if kind != "messages":
+        raise error("gateway:resource.notfound", path=path)
+    check_subject(place.subject)
+    return place
+
+
+def _watched(path: str) -> tuple[str, Callable[[str], bool]]:
+    """The thing whose messages are watched, and which of them, by their paths: a subject, or all.
+
+    Raises as :func:`message_address`.
+    """
+    place, kind = _place(path)
+    if kind != "messages":
+        raise error("gateway:resource.notfound", path=path)
+    wanted = place.path
+    if not place.subject:
+        return place.thing_id, lambda path: path.startswith(wanted)
+    check_subject(place.subject)
+    return place.thing_id, lambda path: path == wanted
+
+
+def _place(path: str) -> tuple[Address, str]:
+    """Where a path leads, with a subject that may be missing, and what follows the box in it.
+
+    Raises ``things:id.invalid``, ``gateway:resource.notfound``.
+    """
     segments = split_path(path)[3:]
     thing_id, rest = check_thing_id(segments[0]), segments[1:]
     feature = None
     if rest[0] == "features":
         # As in the path of a twin's feature, also what is escaped like a JSON pointer is meant.
         feature, rest = rest[1].replace("~1", "/").replace("~0", "~"), rest[2:]
-        if not feature or not feature.isprintable() or len(feature) > MAX_ID_LENGTH:
+        if not is_feature_id(feature):
             raise error("gateway:resource.notfound", path=path)
-    box, kind = rest[0], "".join(rest[1:2])
-    if kind == CLAIM and box == "inbox" and feature is None and not any(rest[2:]):
-        return Address(thing_id, box, CLAIM, None)
-    if kind != "messages":
-        raise error("gateway:resource.notfound", path=path)
     subject = "/".join(rest[2:]).lstrip("/")
-    reason = None
-    if not subject:
-        reason = "It is empty; it is what follows '/messages/' in the path."
-    elif not subject.isprintable() or len(subject) > _SUBJECT_LENGTH:
-        reason = f"It has at most {_SUBJECT_LENGTH} characters, all of them printable."
-    if reason is not None:
-        raise error("messages:subject.invalid", subject=subject[:64], reason=reason)
-    return Address(thing_id, box, subject, feature)
+    return Address(thing_id, rest[0], subject, feature), "".join(rest[1:2])
 
 
 @lru_cache(maxsize=1024)
@@ -175,13 +168,8 @@ def message(
         **head.carried,
         "timeout": str(options.timeout_ms // 1000),
         **dict(options.given),
-        "ditto-message-direction": _BOXES[address.box],
-        "ditto-message-subject": address.subject,
-        "ditto-message-thing-id": address.thing_id,
-        "timestamp": instant(time.time_ns() // 1_000_000),
+        **address.headers(instant(now_ms())),
     }
-    if address.feature is not None:
-        headers["ditto-message-feature-id"] = address.feature
     value = None
     if body:
         check_size(len(body))
@@ -194,7 +182,7 @@ def message(
         address.thing_id,
         "messages",
         address.subject,
-        message_path(address.box, address.subject, address.feature),
+        address.path,
         value,
         head.correlation_id,
         options,

@@ -18,7 +18,7 @@ from app.api.operations import OPERATIONS
 from app.api.rest import Rest
 
 _OPEN = ("/health", "/health/live", "/health/ready")
-_GUARDED = {"/": (401, 429), "/metrics": (401, 403, 429)}
+_GUARDED = {"/": (400, 401, 429, 431, 503), "/metrics": (400, 401, 403, 429, 431, 503)}
 """Errors of FastAPI's routes that need authentication."""
 FOLDER = Path(__file__).resolve().parents[2] / "openapi"
 
@@ -33,9 +33,12 @@ def document(app: FastAPI) -> dict[str, Any]:
     components["schemas"] = {**components.get("schemas", {}), **SCHEMAS}
     components["parameters"] = PARAMETERS
     components["responses"] = _used(built["paths"])
-    components["securitySchemes"] = {"basic": {"type": "http", "scheme": "basic"}}
+    components["securitySchemes"] = {
+        "basic": {"type": "http", "scheme": "basic"},
+        "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+    }
     built["components"] = components
-    built["security"] = [{"basic": []}]
+    built["security"] = [{"basic": []}, {"token": []}]
     for path in _OPEN:
         built["paths"][path]["get"]["security"] = []
     built["info"]["description"] = (

@@ -103,8 +103,8 @@ _ROWS: dict[str, tuple[str, str, Json]] = {
     "correlation-id": ("header", "Names the request; default: a random UUID.", _TEXT),
     "last-event-id": (
         "header",
-        "Go on after this event of the stream.",
-        {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+        "Of a stream: go on after this event, the last `id` that came.",
+        _TEXT,
     ),
     "fields": (
         "query",
@@ -113,8 +113,23 @@ _ROWS: dict[str, tuple[str, str, Json]] = {
     ),
     "ids": (
         "query",
-        "Ids of the things to read, comma separated.",
+        "Ids of the things to read, comma separated; only a stream can do without.",
         {**_PART, "example": "org.example:lamp-1,org.example:lamp-2"},
+    ),
+    "namespaces": (
+        "query",
+        "Of a stream: namespaces of the things, comma separated.",
+        {**_TEXT, "example": "org.example,org.other"},
+    ),
+    "filter": (
+        "query",
+        "Of a stream: an RQL expression that the change, with its extra fields, must fulfil.",
+        {**_TEXT, "example": "gt(attributes/size,2)"},
+    ),
+    "extraFields": (
+        "query",
+        "Of a stream: what of the thing is added to each change.",
+        {**_TEXT, "example": "attributes/room,_revision"},
     ),
     "namespace": ("query", "Namespace of what is created.", {**_TEXT, "example": "org.example"}),
     "declared-acks": (
@@ -122,8 +137,12 @@ _ROWS: dict[str, tuple[str, str, Json]] = {
         "Labels this subscriber will acknowledge; unique in the cluster.",
         {**_TEXT, "example": "my:ack"},
     ),
+    "ack-group": (
+        "query",
+        "Group of subscribers with the same labels; one of them gets what asks for one of these.",
+        {**_TEXT, "pattern": "^[a-zA-Z0-9:_-]{3,165}$", "example": "workers"},
+    ),
 }
-_REQUIRED = frozenset({"ids"})
 
 
 def _without_example(text: str, schema: Json) -> tuple[str, Json]:
@@ -136,7 +155,7 @@ def _without_example(text: str, schema: Json) -> tuple[str, Json]:
 def _build() -> Json:
     found: Json = {}
     for name, (place, given_text, given_schema) in _ROWS.items():
-        required = place == "path" or name in _REQUIRED
+        required = place == "path"
         text, schema = given_text, given_schema
         if not required:
             text, schema = _without_example(given_text, given_schema)

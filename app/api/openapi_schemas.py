@@ -176,11 +176,34 @@ _POLICIES: Json = {
             "type": _text("Says what kind of subject it is; decides nothing."),
             "expiry": {
                 "type": ["string", "null"],
-                "description": "Until when it counts, an ISO-8601 instant to come.",
+                "description": "An ISO-8601 instant to come, at which it is deleted.",
             },
+            "announcement": or_null(ref("SubjectAnnouncement")),
         },
         "type",
         example={"type": "user"},
+    ),
+    "SubjectAnnouncement": _object(
+        {
+            "beforeExpiry": or_null(
+                _text("How long ahead of the expiry it is announced.", pattern="^[1-9][0-9]*[hms]$")
+            ),
+            "whenDeleted": {"type": ["boolean", "null"]},
+            "requestedAcks": or_null(
+                _object(
+                    {
+                        "labels": {"type": "array", "items": {"type": "string"}},
+                        "timeout": or_null(_text("How long it is waited for them each time.")),
+                    },
+                    "labels",
+                )
+            ),
+            "randomizationInterval": or_null(
+                _text("By how much at most it may come earlier; 5m if it is not given.")
+            ),
+        },
+        description="Tells the subject over WebSocket that it is deleted, or soon will be.",
+        example={"beforeExpiry": "5m", "whenDeleted": True},
     ),
     "PolicyResources": _map(ref("PolicyResource"), example=_ENTRY_EXAMPLE["resources"]),
     "PolicyResource": _object(
@@ -260,6 +283,90 @@ _ANSWERS: Json = {
     "Acknowledgements": _map(
         ref("AggregatedAcknowledgement"),
         description="One entry per requested label, in the order they were requested.",
+    ),
+    "DeclaredLabels": _object(
+        {
+            "labels": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "label": {"type": "string"},
+                        "group": _text("The group that owns it; absent for a single owner."),
+                        "owners": {
+                            "type": "array",
+                            "items": _object(
+                                {
+                                    "node": _text("The gateway process or Spark query."),
+                                    "session": {"type": "string"},
+                                    "leaseMs": {
+                                        "type": "integer",
+                                        "description": "What is left of the node's lease, ms.",
+                                    },
+                                    "subjects": {
+                                        "type": "array",
+                                        "items": {"type": "string"},
+                                        "description": "Known of sessions of the process that "
+                                        "answers.",
+                                    },
+                                },
+                                "node",
+                                "session",
+                                "leaseMs",
+                            ),
+                        },
+                    },
+                    "label",
+                    "owners",
+                ),
+            },
+            "more": {"type": "boolean", "description": "Whether there are too many to show."},
+        },
+        "labels",
+        "more",
+    ),
+    "AckReport": _object(
+        {
+            "windows": {
+                "type": "array",
+                "items": _object(
+                    {
+                        "start": {"type": "string", "format": "date-time"},
+                        "end": {"type": "string", "format": "date-time"},
+                        "labels": _map(ref("ServiceLevel")),
+                    },
+                    "start",
+                    "end",
+                    "labels",
+                ),
+            },
+            "more": {"type": "boolean", "description": "Whether there are too many to show."},
+        },
+        "windows",
+        "more",
+    ),
+    "ServiceLevel": _object(
+        {
+            "requested": {"type": "integer", "description": "Acks asked for: the sum of the rest."},
+            "success": {"type": "integer", "description": "Given with a status 200-299."},
+            "failed": {"type": "integer", "description": "Given with another status."},
+            "weak": {"type": "integer", "description": "Issued by a gateway."},
+            "timedOut": {"type": "integer", "description": "Not given in time."},
+            "latencyMs": {
+                **_object(
+                    {name: {"type": "number"} for name in ("p50", "p95", "p99", "max")},
+                    "p50",
+                    "p95",
+                    "p99",
+                    "max",
+                ),
+                "description": "From the request to the ack, of success and failed.",
+            },
+        },
+        "requested",
+        "success",
+        "failed",
+        "weak",
+        "timedOut",
     ),
     "AcceptedRequest": _object(
         {

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from app.api.openapi_answers import ETAG, LOCATION, answer, errors, json_content
 from app.api.openapi_parameters import parameters
 from app.api.openapi_schemas import ANY, OBJECT_OR_NULL, or_null, ref
+from app.api.openapi_streams import with_streams
 
 Json = dict[str, Any]
 
@@ -353,15 +354,70 @@ def _others() -> Iterator[_Route]:
     params = parameters(path, "last-event-id", "correlation-id")
     summary = "What became of an accepted request"
     yield _Route(path, "get", _operation("Acks", "get", "Acks", summary, params, responses))
+    path = "/api/2/acks/labels"
+    responses = {
+        "200": {
+            "description": "All declared labels, for operators.",
+            "content": json_content(ref("DeclaredLabels")),
+        },
+        **errors("Acks", 400, *_ALWAYS, 403),
+    }
+    only = {
+        "name": "label",
+        "in": "query",
+        "description": "Of this label alone; may be repeated. Example: `my:ack`.",
+        "required": False,
+        "schema": {"type": "string"},
+    }
+    params = [only, *parameters("", "correlation-id")]
+    summary = "Who has declared which label"
+    yield _Route(path, "get", _operation("Acks", "get", "Labels", summary, params, responses))
+    yield _report()
     responses = {
         "101": {"description": "Switched to WebSocket."},
         **errors("General", 400, 401, 404, 429, 431),
     }
-    summary = "Subscribe to events and acknowledge them (see asyncapi.yaml)"
-    params = parameters("", "declared-acks")
+    summary = "Commands, events and acks in Ditto Protocol (see asyncapi.yaml)"
+    params = parameters("", "declared-acks", "ack-group")
     yield _Route(
         "/ws/2", "get", _operation("WebSocket", "get", "WebSocket", summary, params, responses)
     )
+
+
+def _report() -> _Route:
+    path = "/api/2/acks/report"
+    responses = {
+        "200": {
+            "description": "How well labels are acknowledged, for operators; from the Spark job "
+            "ack-report.",
+            "content": json_content(ref("AckReport")),
+        },
+        **errors("Acks", 400, *_ALWAYS, 403),
+    }
+    instants = (
+        ("from", "Windows that begin at this instant or later."),
+        ("to", "Windows that begin before this instant."),
+    )
+    given = [
+        {
+            "name": name,
+            "in": "query",
+            "description": f"{text} Example: `2026-01-31T12:00:00Z`.",
+            "required": False,
+            "schema": {"type": "string", "format": "date-time"},
+        }
+        for name, text in instants
+    ]
+    only = {
+        "name": "label",
+        "in": "query",
+        "description": "Of these labels alone, separated by commas. Example: `my:ack`.",
+        "required": False,
+        "schema": {"type": "string"},
+    }
+    params = [only, *given, *parameters("", "correlation-id")]
+    summary = "How well labels are acknowledged"
+    return _Route(path, "get", _operation("Acks", "get", "Report", summary, params, responses))
 
 
 def _paths() -> Json:
@@ -370,7 +426,7 @@ def _paths() -> Json:
         for path, method, operation in routes:
             operation["responses"] = dict(sorted(operation["responses"].items()))
             paths.setdefault(path, {})[method] = operation
-    return paths
+    return with_streams(paths)
 
 
 OPERATIONS: Json = _paths()

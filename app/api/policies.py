@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from uuid import uuid4
 
 from acks.aggregator import Answer
 from acks.errors import error
 from acks.fields import Selector, parse_fields
-from acks.headers import Setter, allows_lockout, http_options
+from acks.headers import Setter, allows_lockout, http_options, refuse_headers
 from acks.policy_document import (
     Part,
     check_part,
@@ -21,7 +20,7 @@ from acks.policy_document import (
 from acks.preconditions import Preconditions, parse_preconditions
 from acks.resources import ABSENT
 from acks.signals import Response
-from app.api.auth import Authenticator, Principal
+from app.api.auth import Principal
 from app.api.http import (
     Receive,
     RequestHead,
@@ -30,56 +29,36 @@ from app.api.http import (
     Send,
     base_url,
     parse_json,
-    query_items,
     raw_path,
-    read_body,
     send_answer,
     split_path,
 )
+from app.api.reception import Reception, allow, check_media_type, parameters
 from app.api.things import DEFAULT_NAMESPACE
 from app.gateway import ENFORCEMENT_MS
 from app.policies import PolicyCommand, change_policy, read_policy
+from app.store.instant import now_ms
 from app.store.policies import PolicyStore
 
 _COLLECTION = "/api/2/policies"
-_TYPES = ("application/json", "application/octet-stream")
-_NOT_SERVED = ("condition", "dry-run", "at-historical-revision", "at-historical-timestamp")
+_TYPES = ("application/json", "application/octet-stream", "")
+NOT_SERVED = ("condition", "dry-run", "at-historical-revision", "at-historical-timestamp")
 """Headers whose meaning would be lost on a policy: doing as if they were absent could do harm."""
 
 
 class Policies:
     """``/api/2/policies``: POST; GET, PUT, DELETE of a policy and its parts."""
 
-    def __init__(
-        self,
-        policies: PolicyStore,
-        authenticator: Authenticator,
-        rules: Rules,
-        *,
-        max_body: int,
-        max_headers: int,
-    ) -> None:
+    def __init__(self, policies: PolicyStore, reception: Reception, rules: Rules) -> None:
         self._policies = policies
-        self._authenticator = authenticator
+        self._reception = reception
         self._rules = rules
-        self._max_body = max_body
-        self._max_headers = max_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> int:
         """Serve one request, return its status; raises GatewayError, which the caller renders."""
-        head = RequestHead(scope, self._max_headers)
-        scope["correlation_id"] = head.correlation_id
-        principal = await self._authenticator.check(head.authorization)
-        path = raw_path(scope)
-        if len(path) > self._max_headers:
-            raise error("headers.too.large", limit=self._max_headers)
-        for name in _NOT_SERVED:
-            if name in head.known:
-                raise error(
-                    "header.invalid", value=head.known[name], header=name, type=name,
-                    description=f"Policies do not serve the header '{name}'.",
-                    extras={"invalidHeaderKey": name},
-                )  # fmt: skip
+        head, principal = await self._reception.open(scope)
+        path = self._reception.path(scope)
+        refuse_headers(head.known, NOT_SERVED, "Policies do not serve the header '{name}'.")
         segments = split_path(path)[3:]
         if segments in ([], [""]):
             answer = await self._post(scope, receive, head, principal)
@@ -95,12 +74,12 @@ class Policies:
     async def _post(
         self, scope: Scope, receive: Receive, head: RequestHead, principal: Principal
     ) -> Answer:
-        _allow(scope, "POST")
+        allow(scope["method"], scope["path"], "POST")
         value = await self._body(receive, head)
         if isinstance(value, dict) and "policyId" in value:
             raise error("policies:id.notsettable")
         policy_id = check_policy_id(f"{_namespace(scope)}:{uuid4()}")
-        value = check_policy(policy_id, value, principal.subjects[0], _now_ms())
+        value = check_policy(policy_id, value, principal.subjects[0], now_ms())
         command = _command(head, principal, policy_id, (), value)
         location = f"{base_url(scope, head)}{_COLLECTION}/{policy_id}"
         return await self._answer(head, command, location)
@@ -115,16 +94,17 @@ class Policies:
         part: Part,
     ) -> Answer:
         single = len(part) in (0, 2, 4)
-        _allow(scope, *(("GET", "PUT", "DELETE") if single else ("GET", "PUT")))
+        methods = ("GET", "PUT", "DELETE") if single else ("GET", "PUT")
+        allow(scope["method"], scope["path"], *methods)
         requester = principal.subjects[0]
         part = resolve_part(part, requester)
         value: object = ABSENT
         if scope["method"] == "PUT":
             value = await self._body(receive, head)
             if part:
-                value = check_part(part, value, requester, _now_ms())
+                value = check_part(part, value, requester, now_ms())
             else:
-                value = check_policy(policy_id, value, requester, _now_ms())
+                value = check_policy(policy_id, value, requester, now_ms())
         command = _command(head, principal, policy_id, part, value)
         location = base_url(scope, head) + raw_path(scope)
         return await self._answer(head, command, location)
@@ -171,28 +151,24 @@ class Policies:
         return _rendered(response, headers)
 
     async def _body(self, receive: Receive, head: RequestHead) -> object:
-        media_type = head.known.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type and media_type not in _TYPES:
-            raise error("mediatype.unsupported", given=media_type, allowed=_TYPES[0])
-        return parse_json(await read_body(receive, self._max_body))
+        check_media_type(head.known.get("content-type"), _TYPES)
+        return parse_json(await self._reception.body(receive))
 
 
 class WhoAmI:
     """``/api/2/whoami``: the subjects by which policies know the requester."""
 
-    def __init__(self, authenticator: Authenticator, *, max_headers: int) -> None:
-        self._authenticator = authenticator
-        self._max_headers = max_headers
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> int:
         """Serve one request, return its status; raises GatewayError, which the caller renders."""
-        head = RequestHead(scope, self._max_headers)
-        scope["correlation_id"] = head.correlation_id
-        subjects = (await self._authenticator.check(head.authorization)).subjects
+        head, principal = await self._reception.open(scope)
+        subjects = principal.subjects
         path = raw_path(scope)
         if split_path(path)[3:] not in ([], [""]):
             raise error("gateway:resource.notfound", path=path)
-        _allow(scope, "GET")
+        allow(scope["method"], scope["path"], "GET")
         body = {"defaultSubject": subjects[0], "subjects": list(subjects)}
         headers = {"correlation-id": head.correlation_id, "response-required": "false"}
         await send_answer(send, 200, body, headers)
@@ -211,27 +187,10 @@ def _rendered(response: Response, headers: dict[str, str]) -> Answer:
     return Answer(response.status, response.payload, {**headers, **response.headers})
 
 
-def _allow(scope: Scope, *methods: str) -> None:
-    if scope["method"] not in methods:
-        raise error(
-            "gateway:method.notallowed",
-            method=scope["method"],
-            path=scope["path"],
-            allowed=", ".join(methods),
-        )
-
-
 def _namespace(scope: Scope) -> str:
-    for name, value in query_items(scope):
-        if name == "namespace":
-            return value
-    return DEFAULT_NAMESPACE
+    return next(iter(parameters(scope, "namespace")), DEFAULT_NAMESPACE)
 
 
 def _fields(scope: Scope) -> Selector | None:
-    given = [value for name, value in query_items(scope) if name == "fields"]
+    given = parameters(scope, "fields")
     return parse_fields(",".join(given)) if given else None
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

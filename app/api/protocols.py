@@ -14,6 +14,7 @@ import httptools
 import structlog
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
 from acks.aggregator import Answer
 from acks.errors import GatewayError, error
@@ -210,6 +211,18 @@ class HttpProtocol(HttpToolsProtocol):
         """The connection becomes a WebSocket, which has pings of its own."""
         self._stop_watching()
         super().handle_websocket_upgrade()
+        taken = getattr(self.transport.get_protocol(), "handshake_initiated", True)
+        if not taken and not self.transport.is_closing():
+            # The library has not taken the head, and would leave the client without an answer.
+            answer = error_answer(self._upgrade_problem(), new_correlation_id())
+            self.transport.write(wire_answer(answer, self._date(), keep_alive=False))
+            self.transport.close()
+
+    def _upgrade_problem(self) -> GatewayError:
+        longest = max(len(name) + len(value) for name, value in [(b"GET", self.url), *self.headers])
+        if longest > MAX_LINE_LENGTH - 16 or len(self.headers) > MAX_NUM_HEADERS:
+            return error("headers.too.large", limit=MAX_LINE_LENGTH)
+        return error("gateway:bad.request")
 
     @override
     def send_400_response(self, msg: str) -> None:
@@ -278,6 +291,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._seen is not None
             and self.headers == self._seen_headers
             and query == self._seen_query
+            and (self._seen[1].until is None or self._seen[1].is_known())
         )
         if raw_path == _THINGS or not (
             known or (self.parser.get_http_version() == "1.1" and not self.parser.should_upgrade())
@@ -304,6 +318,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.cycle = direct  # type: ignore[assignment]  # what the protocol reads of it is there
 
     def _take_ordinary_way(self) -> None:
+        # For answers that end in the middle because their client does not read (app/api/sse.py).
+        cast("dict[str, Any]", self.scope)["extensions"] = {"ackgate": self.transport}
         if self.parser.should_upgrade():
             self._upgrading = True
             if not self._should_upgrade():

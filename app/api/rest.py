@@ -15,7 +15,10 @@ from starlette.exceptions import HTTPException
 from acks.errors import GatewayError, error
 from app.api.auth import Authenticator, Principal
 from app.api.docs import add_docs
-from app.api.http import correlation_id_of
+from app.api.http import RequestHead, correlation_id_of
+
+MAX_HEAD_CHARS = 64 * 1024
+"""Characters of headers and query; none of them travel on from here."""
 
 
 class Check(BaseModel):
@@ -109,8 +112,8 @@ class Rest:
 
     def _user(self) -> Callable[[Request], Awaitable[Principal]]:
         async def user(request: Request) -> Principal:
-            header = request.headers.get("authorization")
-            return await self._authenticator.check(header.encode("latin-1") if header else None)
+            head = RequestHead(request.scope, MAX_HEAD_CHARS)
+            return await self._authenticator.check(head.authorization)
 
         return user
 
@@ -164,8 +167,6 @@ class Rest:
 
 def _answer(request: Request, problem: GatewayError) -> JSONResponse:
     headers = {"correlation-id": correlation_id_of(request.scope), **problem.headers}
-    if problem.status == 401:
-        headers["www-authenticate"] = 'Basic realm="ackgate", charset="UTF-8"'
     return JSONResponse(problem.to_json(), problem.status, headers)
 
 

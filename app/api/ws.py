@@ -1,42 +1,36 @@
-"""WebSocket ``/ws/2``: subscribers that declare labels, receive events and send acks.
+"""WebSocket ``/ws/2``: the upgrade, and one connection from its beginning to its end.
 
-Source: spec websocket-... section 1; acks-and-http 5.3 to 5.5.
+Source: spec websocket-... section 1; acks-and-http 5.3 to 5.5. Text commands are in
+``ws_control.py``, messages of Ditto Protocol in ``ws_commands.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import unquote_plus
 
 import orjson
 import structlog
 
-from acks.document import check_depth
+from acks.control import BEGINNINGS, named_correlation_id, read_control
+from acks.declared import check_group
 from acks.envelopes import error_envelope
 from acks.errors import GatewayError, error
+from acks.frame_head import session_defaults
 from acks.headers import parse_declared_acks
-from acks.journal import COMMAND, EVENT, MESSAGE
 from acks.labels import check_labels, is_resolved
-from acks.protocol import (
-    is_response,
-    read_ack,
-    read_headers,
-    read_response,
-    read_topic,
-)
 from app.api.auth import Authenticator
-from app.api.http import Receive, RequestHead, Scope, Send, correlation_id_of, new_correlation_id
+from app.api.http import Receive, Scope, Send, correlation_id_of, error_answer, new_correlation_id
+from app.api.reception import Reception
+from app.api.ws_auth import Expiry
+from app.api.ws_commands import Commands, Desk
+from app.api.ws_control import carry_out
 from app.api.ws_protocol import WebSocketProtocol
 from app.gateway import Gateway
-from app.session import Session, Subscription
+from app.session import Session
 
 log = structlog.get_logger(__name__)
 
-_START = "START-SEND-"
-_STOP = "STOP-SEND-"
-_KINDS = ("EVENTS", "MESSAGES", "LIVE-COMMANDS", "LIVE-EVENTS", "POLICY-ANNOUNCEMENTS")
-_SERVED = {"EVENTS": EVENT, "MESSAGES": MESSAGE, "LIVE-COMMANDS": COMMAND}
 CLOSE_DEADLINE = 5.0
 """How long a client may take to read what is left once its session is closed, s."""
 
@@ -44,23 +38,20 @@ CLOSE_DEADLINE = 5.0
 class WebSocket:
     """The ``/ws/2`` endpoint: one call per connection."""
 
-    def __init__(self, gateway: Gateway, authenticator: Authenticator, *, max_headers: int) -> None:
-        self._gateway = gateway
+    def __init__(self, desk: Desk, reception: Reception, authenticator: Authenticator) -> None:
+        self._desk = desk
+        self._reception = reception
         self._authenticator = authenticator
-        self._max_headers = max_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection from its upgrade request to its end."""
         await receive()  # websocket.connect
         try:
-            head = RequestHead(scope, self._max_headers)
-            principal = await self._authenticator.check(head.authorization)
-            if not scope["path"].startswith("/ws/"):
-                raise error("gateway:resource.notfound", path=scope["path"])
-            version = scope["path"].removeprefix("/ws/").rstrip("/")
-            if version != "2":
-                raise error("api.version.notsupported", version=version)
+            head, principal = await self._reception.open(scope)
+            _check_version(scope["path"])
             labels = check_labels(parse_declared_acks(head.known.get("declared-acks", "")))
+            group = check_group(head.known.get("ack-group"), labels)
+            defaults = session_defaults(head.known)
         except GatewayError as problem:
             await _refuse(scope, send, problem)
             return
@@ -75,25 +66,50 @@ class WebSocket:
             )
             await send(_frame(error_envelope(invalid, head.correlation_id)))
             labels = ()
+        gateway = self._desk.gateway
         try:
-            session = await self._gateway.open_session(principal.subjects, labels)
+            session = await gateway.entrance.open(principal.subjects, labels, group)
         except GatewayError as problem:
             await send(_frame(error_envelope(problem, head.correlation_id)))
             code = 1000 if problem.status == 409 else 1013
             await send({"type": "websocket.close", "code": code, "reason": problem.message[:120]})
             return
+        wire: WebSocketProtocol = scope["extensions"]["ackgate"]
+        commands = Commands(self._desk, session, principal, defaults, wire)
+        expiry = Expiry(session, principal, self._authenticator)
         try:
-            await self._serve(session, scope["extensions"]["ackgate"], receive, send)
+            await _Connection(gateway, session, wire, commands, expiry).serve(receive, send)
         finally:
-            await self._gateway.close_session(session)
+            expiry.cancel()
+            await commands.close()
+            await gateway.entrance.close(session)
 
-    async def _serve(
-        self, session: Session, wire: WebSocketProtocol, receive: Receive, send: Send
+
+class _Connection:
+    """An open connection: its reader and its writer."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        session: Session,
+        wire: WebSocketProtocol,
+        commands: Commands,
+        expiry: Expiry,
     ) -> None:
+        self._gateway = gateway
+        self._session = session
+        self._wire = wire
+        self._commands = commands
+        self._expiry = expiry
+
+    async def serve(self, receive: Receive, send: Send) -> None:
         """Run reader and writer until one of them ends; no task outlives this call."""
-        wire.sink = lambda text: self._take(session, text)
-        writer = asyncio.create_task(_write(session, wire, send), name=f"ws-writer-{session.id}")
-        reader = asyncio.create_task(self._read(session, receive), name=f"ws-reader-{session.id}")
+        session, wire = self._session, self._wire
+        wire.attach(self._take)
+        session.send_soon = wire.send_soon
+        self._expiry.arm()
+        writer = asyncio.create_task(self._write(send), name=f"ws-writer-{session.id}")
+        reader = asyncio.create_task(self._read(receive), name=f"ws-reader-{session.id}")
         ending = asyncio.create_task(session.ended(), name=f"ws-ending-{session.id}")
         tasks = (reader, writer, ending)
         try:
@@ -110,126 +126,64 @@ class WebSocket:
                 if isinstance(result, Exception) and not isinstance(result, OSError):
                     log.error("ws.session_failed", session=session.id, error=repr(result))
 
-    async def _read(self, session: Session, receive: Receive) -> None:
+    def _take(self, text: str) -> bool:
+        """Handle a frame at once; False for text commands, which may have to wait."""
+        if text.startswith(BEGINNINGS):
+            return False
+        self._commands.take(text)
+        return True
+
+    async def _read(self, receive: Receive) -> None:
+        """Handle what takes the ordinary way, and have the connection go on after each of it."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 return
             text = message.get("text")
-            if text is None:
-                continue  # binary frames are ignored (spec 1.3)
             try:
-                if not await self._control(session, text):
-                    self._protocol(session, text)
-            except GatewayError as problem:
-                _complain(session, text, problem)
+                if text is not None:  # binary frames are ignored (spec 1.3)
+                    await self._handle(text)
+            finally:
+                self._wire.release()
 
-    def _take(self, session: Session, text: str) -> bool:
-        """Handle a frame at once if it needs no waiting; False for text commands."""
-        if text.startswith((_START, _STOP)):
-            return False
+    async def _handle(self, text: str) -> None:
         try:
-            self._protocol(session, text)
+            control = read_control(text)
+            if control is not None:
+                await carry_out(self._gateway, self._session, self._expiry, control)
+                return
         except GatewayError as problem:
-            _complain(session, text, problem)
+            self._complain(text, problem)
         except Exception:
-            log.exception("ws.frame_failed", session=session.id)
-            _complain(session, text, error("gateway:internalerror"))
-        return True
+            log.exception("ws.frame_failed", session=self._session.id)
+            self._complain(text, error("gateway:internalerror"))
+        else:
+            self._commands.take(text)
 
-    async def _control(self, session: Session, text: str) -> bool:
-        """Carry out a text command; False if it is none (matched by its beginning, spec 1.2)."""
-        if not text.startswith((_START, _STOP)):
-            return False
-        start = text.startswith(_START)
-        rest = text[len(_START if start else _STOP) :]
-        kind = next((kind for kind in _KINDS if rest.startswith(kind)), None)
-        if kind is None:
-            return False
-        served = _SERVED.get(kind)
-        if served is None and start:
-            # An ACK would promise signals that never come.
-            raise error(
-                "protocoladapter:unknown.topicpath",
-                topic=f"{_START}{kind}",
-                reason="This gateway delivers twin events, messages and live commands.",
-            )
-        if served is not None:
-            if start:
-                await self._gateway.subscribe(session, _subscription(rest), served)
-            else:
-                await self._gateway.unsubscribe(session, served)
-        command = _START if start else _STOP
-        session.put(f"{command}{kind}:ACK".encode())
-        return True
+    def _complain(self, text: str, problem: GatewayError) -> None:
+        correlation_id = named_correlation_id(text) or new_correlation_id()
+        self._session.put(orjson.dumps(error_envelope(problem, correlation_id)))
 
-    def _protocol(self, session: Session, text: str) -> None:
-        try:
-            envelope = orjson.loads(text)
-        except orjson.JSONDecodeError as problem:
-            shown = text if len(text) <= 64 else text[:64] + "..."
-            raise error("json.invalid", text=shown, reason=f"Not valid JSON: {problem}.") from None
-        check_depth(envelope, text.count("{") + text.count("["))
-        topic = read_topic(envelope)
-        if is_response(envelope, topic):
-            self._gateway.answer(session, read_response(envelope, topic))
-            return
-        if topic.group != "things" or topic.criterion != "acks":
-            raise error(
-                "protocoladapter:unknown.topicpath",
-                topic=envelope["topic"],
-                reason="This gateway takes acknowledgements and responses over WebSocket; send "
-                "commands and messages by HTTP.",
-            )
-        self._gateway.acknowledge(session, read_ack(envelope, topic, session.declared))
+    async def _write(self, send: Send) -> None:
+        session, wire = self._session, self._wire
+        while True:
+            frames = await session.frames()
+            if frames and not await wire.send_texts(frames):
+                return
+            if session.closing is not None:
+                wire.detach()
+                code, reason = session.closing
+                await send({"type": "websocket.close", "code": code, "reason": reason})
+                return
 
 
-def _subscription(rest: str) -> Subscription:
-    """Read the parameters of START-SEND-EVENTS and its likes."""
-    parameters: dict[str, str] = {}
-    for pair in rest.partition("?")[2].split("&"):
-        name, equals, value = pair.partition("=")
-        if equals:
-            parameters[unquote_plus(name)] = unquote_plus(value)
-    if "filter" in parameters:
-        raise error(
-            "rql.expression.invalid",
-            text=parameters["filter"],
-            reason="This gateway does not evaluate filters yet.",
-            description="Leave the filter out, and choose among what comes.",
-        )
-    if parameters.get("extraFields"):
-        raise error(
-            "things:field.selection.invalid",
-            text=parameters["extraFields"],
-            reason="This gateway does not enrich signals yet.",
-        )
-    namespaces = parameters.get("namespaces", "").split(",")
-    return Subscription(frozenset(name.strip() for name in namespaces if name.strip()))
-
-
-async def _write(session: Session, wire: WebSocketProtocol, send: Send) -> None:
-    while True:
-        frames = await session.frames()
-        if frames and not await wire.send_texts(frames):
-            return
-        if session.closing is not None:
-            code, reason = session.closing
-            await send({"type": "websocket.close", "code": code, "reason": reason})
-            return
-
-
-def _complain(session: Session, text: str, problem: GatewayError) -> None:
-    session.put(orjson.dumps(error_envelope(problem, _correlation_id(text))))
-
-
-def _correlation_id(text: str) -> str:
-    """The correlation-id that an erroneous frame names, for its error frame; else a new one."""
-    try:
-        found = read_headers(orjson.loads(text)).get("correlation-id")
-    except (orjson.JSONDecodeError, GatewayError, AttributeError):
-        found = None
-    return found if isinstance(found, str) else new_correlation_id()
+def _check_version(path: str) -> None:
+    """Raises ``gateway:resource.notfound``, ``api.version.notsupported``."""
+    if not path.startswith("/ws/"):
+        raise error("gateway:resource.notfound", path=path)
+    version = path.removeprefix("/ws/").rstrip("/")
+    if version != "2":
+        raise error("api.version.notsupported", version=version)
 
 
 def _frame(envelope: dict[str, Any]) -> dict[str, Any]:
@@ -238,12 +192,12 @@ def _frame(envelope: dict[str, Any]) -> dict[str, Any]:
 
 async def _refuse(scope: Scope, send: Send, problem: GatewayError) -> None:
     """Answer an upgrade request with an error over HTTP: there is no 101 (spec 1.1)."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"correlation-id", correlation_id_of(scope).encode("latin-1", "replace")),
-    ]
-    if problem.status == 401:
-        headers.append((b"www-authenticate", b'Basic realm="ackgate", charset="UTF-8"'))
+    answer = error_answer(problem, correlation_id_of(scope))
+    headers = [(b"content-type", b"application/json")]
+    for name in ("correlation-id", "www-authenticate"):
+        if name in answer.headers:
+            value = str(answer.headers[name])
+            headers.append((name.encode(), value.encode("latin-1", "replace")))
     await send(
         {"type": "websocket.http.response.start", "status": problem.status, "headers": headers}
     )

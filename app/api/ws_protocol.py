@@ -10,6 +10,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.speedups import apply_mask
 
 _FINAL_TEXT = 0x81
+HELD_BYTES = 64 * 1024
+"""Bytes that are still read of a connection whose frames are not handled now."""
+SOON_BYTES = 64 * 1024
+"""Bytes that are sent at the end of a turn without asking whether the connection takes more."""
+SLICE = 128
+"""Frames of one connection that are handled in one go; then it is the turn of others."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -20,10 +26,56 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     rest of RFC 6455. The endpoint finds this object in its scope under ``extensions["ackgate"]``.
     """
 
-    sink: Callable[[str], bool] | None = None
-    """Gets every text; returns False for one that has to take the ordinary way."""
+    _sink: Callable[[str], bool] | None = None
+    _holds = 0
     _rest: bytes = b""
     _fragmented = False
+    _soon: list[bytes] | None = None
+    _soon_bytes = 0
+    _writing = False
+
+    def attach(self, sink: Callable[[str], bool]) -> None:
+        """Give every text to ``sink``, which returns False for one that takes the ordinary way.
+
+        While a message that took that way waits for its reader, nothing after it is handled:
+        messages are taken in their order. The reader calls :meth:`release` for each of them.
+        """
+        self._sink = sink
+        for _ in range(self.queue.qsize()):
+            self.hold()
+
+    def detach(self) -> None:
+        """The session is over: what comes now is the library's business alone."""
+        self._sink = None
+        self._send_soon()
+        if self._holds and not self._is_closed():
+            self.transport.resume_reading()
+        self._holds = 0
+
+    def hold(self) -> None:
+        """Handle no more frames until :meth:`release` has been called as often as this.
+
+        A little more is read, so that the end of the connection is noticed.
+        """
+        self._holds += 1
+
+    def release(self) -> None:
+        """Undo one :meth:`hold`; with the last of them, reading goes on."""
+        if not self._holds:
+            return  # detached meanwhile
+        self._holds -= 1
+        if not self._holds and not self._is_closed():
+            # Not from within: this may be called while a frame is being handled.
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self._is_stopped():
+            self.data_received(b"")
+        if not self._is_stopped() and not self.read_paused:
+            self.transport.resume_reading()
+
+    def _is_stopped(self) -> bool:
+        return self._holds > 0 or self._is_closed()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -33,8 +85,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._rest = b""
             return
         data = self._rest + data if self._rest else data
-        at, end = 0, len(data)
-        while end - at >= 6:
+        at, end, handled = 0, len(data), 0
+        while end - at >= 6 and not self._holds:
             first, second = data[at], data[at + 1]
             length, start = second & 0x7F, at + 6
             if length == 126:
@@ -49,16 +101,22 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             stop = start + length
             if stop > end:
                 break
-            if first == _FINAL_TEXT and self.sink is not None and not self._fragmented:
+            if first == _FINAL_TEXT and self._sink is not None and not self._fragmented:
                 self._text(data[at:stop], data[start - 4 : start], data[start:stop])
             else:
                 if first & 0x0F < 3:
                     self._fragmented = first < 0x80
-                super().data_received(data[at:stop])
+                self._pass_on(data[at:stop])
             at = stop
             if self._is_closed():
                 return
+            handled += 1
+            if handled == SLICE:
+                self.hold()
+                self.loop.call_soon(self.release)
         self._rest = data[at:]
+        if self._holds and len(self._rest) > HELD_BYTES:
+            self.transport.pause_reading()
 
     def _text(self, frame: bytes, mask: bytes, payload: bytes) -> None:
         if mask != b"\0\0\0\0":
@@ -66,11 +124,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         try:
             text = payload.decode()
         except UnicodeDecodeError:
-            super().data_received(frame)
+            self._pass_on(frame)
             return
-        assert self.sink is not None
-        if not self.sink(text):
-            super().data_received(frame)
+        assert self._sink is not None
+        if not self._sink(text):
+            self._pass_on(frame)
+
+    def _pass_on(self, frame: bytes) -> None:
+        """Have the library handle a frame; if it was the end of a message, wait for its reader."""
+        waiting = self.queue.qsize()
+        super().data_received(frame)
+        if self._sink is not None and self.queue.qsize() > waiting:
+            self.hold()
 
     @override
     def handle_connect(self, event: Any) -> None:
@@ -82,7 +147,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     @override
     def keepalive_timeout(self) -> None:
-        """No pong: say so and close; one who does not even read that is cut off."""
+        """No pong: say so and close; one who does not even read that is cut off.
+
+        While we do not read, a pong may be there that we have not seen.
+        """
+        if self._holds and self.ping_timeout is not None and not self._is_closed():
+            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+            return
         super().keepalive_timeout()
         self.loop.call_later(self.close_timeout, self.transport.abort)
 
@@ -94,15 +165,42 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
         False if the connection is closed or closing.
         """
-        await self.writable.wait()
+        self._writing = True
+        try:
+            await self.writable.wait()
+        finally:
+            self._writing = False
         if self._is_closed():
             return False
+        self._write(texts)
+        return True
+
+    def send_soon(self, text: bytes) -> bool:
+        """Send a text message (UTF-8) at the end of this turn of the loop, many in one write.
+
+        False if that cannot be: it then has to wait its turn in :meth:`send_texts`. Whoever calls
+        this has nothing else waiting there.
+        """
+        if self._writing or self._soon_bytes > SOON_BYTES or not self.writable.is_set():
+            return False
+        if self._soon is None:
+            self._soon = []
+            self.loop.call_soon(self._send_soon)
+        self._soon.append(text)
+        self._soon_bytes += len(text)
+        return True
+
+    def _send_soon(self) -> None:
+        texts, self._soon, self._soon_bytes = self._soon, None, 0
+        if texts and not self._is_closed():
+            self._write(texts)
+
+    def _write(self, texts: list[bytes]) -> None:
         frames: list[bytes] = []
         for text in texts:
             frames.append(_frame_head(len(text)))
             frames.append(text)
         self.transport.write(b"".join(frames))
-        return True
 
 
 def _frame_head(length: int) -> bytes:

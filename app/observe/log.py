@@ -37,6 +37,13 @@ _SECRET_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"\b((?i:basic|bearer)\s+)(?=\S*(?:[0-9=]|[a-z][A-Z]))[\w+/=.~-]{6,}"),
         rf"\1{MASK}",
     ),
+    # Of a query, e.g. of the upgrade request that a library logs when debugging
+    (
+        re.compile(r"\b((?:access_token|jwtToken|x-ditto-pre-authenticated)=)[^\s&'\"]+"),
+        rf"\1{MASK}",
+    ),
+    # A JSON Web Token by itself: its first part is an object in Base64
+    (re.compile(r"\beyJ[\w-]*\.[\w-]*\.[\w-]*"), MASK),
     # A bcrypt hash
     (re.compile(r"\$2[abxy]\$\d\d\$[./A-Za-z0-9]{53}"), MASK),
 )
@@ -140,6 +147,8 @@ def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 def _tame_uvicorn(level: int) -> None:
     """Through our handler only; its start messages say less than ours, so only when debugging."""
+    for name in ("httpx", "httpcore"):  # one line for every request of ours
+        logging.getLogger(name).setLevel(level if level <= logging.DEBUG else logging.WARNING)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

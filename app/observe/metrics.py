@@ -43,20 +43,31 @@ COUNTERS = {
     "acks_recorded": "Acknowledgements that counted for an accepted request (respond-async).",
     "async_accepted": "Requests accepted with Prefer: respond-async.",
     "acks_undelivered": "Messages with acks for other processes that nobody received.",
+    "enrichments_failed": "Signals sent as errors, because the twin could not be read.",
     "events_delivered": "Events put into outboxes of subscribers.",
     "journal_entries": "Journal entries read.",
     "journal_skipped": "Journal entries that could not be read.",
+    "redeliveries": "Signals given to another member of a label group because theirs was gone.",
+    "group_passes": "Members of label groups that did not want the signal chosen for them.",
+    "outcomes_recorded": "Finished requests with acks whose outcome was kept for the ack report.",
+    "outcomes_lost": "Finished requests with acks whose outcome could not be kept.",
     "conflicts": "Changes computed again because the thing had changed meanwhile.",
 }
 GAUGES = {
     "open_requests": "Requests that wait for their outcome.",
     "sessions": "Connected subscribers.",
     "links": "Open links on which this process sends acks to others.",
+    "labels_owned": "Declared labels that subscribers of this process own.",
+    "label_groups": "Label groups with members anywhere.",
     "async_streams": "Open event streams of accepted requests.",
+    "event_streams": "Open event streams of things and messages; each is a session.",
     "ready": "1 if the process is ready to serve.",
 }
 WAYS = ("link", "pubsub")
 """How acks reach another process."""
+REASONS = ("unauthorized", "unsubscribed", "filtered", "hidden")
+"""Why weak acks are issued: the subscriber may not read the signal, does not want its kind or
+namespace, its filter does not fit, or nothing is left of what it may read."""
 
 
 class RequestMetrics:
@@ -91,15 +102,10 @@ class _Families(Collector):
             for worker, snapshot in self._snapshots.items():
                 gauge.add_metric([worker], snapshot["values"].get(name, 0))
             yield gauge
-        sent = CounterMetricFamily(
-            "ackgate_acks_sent",
-            "Acknowledgements sent to other processes.",
-            labels=["worker", "way"],
+        yield self._split("acks_sent", "Acknowledgements sent to other processes.", "way", WAYS)
+        yield self._split(
+            "acks_weak_by_reason", "Weak acknowledgements by their reason.", "reason", REASONS
         )
-        for worker, snapshot in self._snapshots.items():
-            for way in WAYS:
-                sent.add_metric([worker, way], snapshot["values"].get(f"acks_sent_{way}", 0))
-        yield sent
         requests = CounterMetricFamily(
             "ackgate_http_requests", "HTTP requests answered.", labels=["worker", "status"]
         )
@@ -118,6 +124,15 @@ class _Families(Collector):
             seconds.add_metric([worker], pairs, snapshot["seconds"])
         yield requests
         yield seconds
+
+    def _split(self, name: str, text: str, label: str, values: Iterable[str]) -> Metric:
+        """A counter with one more label; the figure of each of its values is ``name_value``."""
+        family = CounterMetricFamily(f"ackgate_{name}", text, labels=["worker", label])
+        for worker, snapshot in self._snapshots.items():
+            for value in values:
+                figure = snapshot["values"].get(f"{name}_{value}", 0)
+                family.add_metric([worker, value], figure)
+        return family
 
 
 class Metrics:

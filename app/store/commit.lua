@@ -7,6 +7,7 @@
 -- ARGV[8] ms after which the record goes: it is that of a deleted thing, whose revision goes on for a while
 -- KEYS[4] record of an accepted request, ARGV[9] the response that goes into it (then ARGV[8] may be "")
 -- ARGV[10] the text of a deleted policy, which the one in ARGV[7] may replace
+-- ARGV[11] when the policy in ARGV[7] is due (ms since the epoch), ARGV[12] its id, the last of KEYS what is due
 -- Returns the entry's id, or {1, record} if the twin has changed meanwhile, {2} if the policy exists.
 local tag = redis.call('GETRANGE', KEYS[1], 0, 19)
 if tag ~= ARGV[1] then return {1, redis.call('GET', KEYS[1])} end
@@ -14,6 +15,7 @@ if ARGV[7] ~= '' and not redis.call('SET', KEYS[3], ARGV[7], 'NX') then
   if redis.call('GET', KEYS[3]) ~= ARGV[10] then return {2} end
   redis.call('SET', KEYS[3], ARGV[7])
 end
+if (ARGV[11] or '') ~= '' then redis.call('ZADD', KEYS[#KEYS], ARGV[11], ARGV[12]) end
 if (ARGV[8] or '') ~= '' then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[8])
 else
@@ -25,5 +27,5 @@ if ARGV[6] == '' then
 else
   id = redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'm', ARGV[4], 'h', ARGV[5], 'v', ARGV[6])
 end
-if KEYS[4] then take(KEYS[4], 'response', ARGV[9]) end
+if (ARGV[9] or '') ~= '' then take(KEYS[4], 'response', ARGV[9]) end
 return id

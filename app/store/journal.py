@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
+from acks.bookmark import Positions, read_position
 from acks.journal import journal_key
 from app.store.redis_client import Redis, RedisAddress, Reply, StoreError, StoreUnavailable
 
@@ -65,6 +66,11 @@ class JournalTail:
     def connected(self) -> bool:
         """Whether entries are read, if anybody wants them."""
         return self._redis is None or self._redis.connected
+
+    @property
+    def positions(self) -> Positions:
+        """The last entry of each shard that has been handed on, while somebody listens."""
+        return tuple(map(read_position, self._positions))
 
     async def close(self) -> None:
         """Stop reading and disconnect."""
@@ -153,7 +159,7 @@ class JournalTail:
             except (StoreUnavailable, StoreError):
                 continue
             for shard, end in enumerate(ends):
-                if _order(self._positions[shard]) > _order(end):
+                if read_position(self._positions[shard]) > read_position(end):
                     log.warning("journal.went_back", shard=shard, end=end.decode())
                     self._positions[shard] = end
             return
@@ -198,8 +204,3 @@ def _last_id(page: Reply) -> bytes:
         assert isinstance(entry[0], bytes)
         return entry[0]
     return b"0-0"
-
-
-def _order(entry_id: bytes) -> tuple[int, int]:
-    first, _, second = entry_id.partition(b"-")
-    return int(first), int(second or b"0")

@@ -10,7 +10,6 @@ is lost and reported.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from importlib import resources
 import structlog
 
 from acks.journal import leases_key, owners_key
+from app.store.label_list import LabelList, text
 from app.store.redis_client import Redis, Reply, StoreError, StoreUnavailable
 
 TTL_MS = 6000
@@ -28,7 +28,6 @@ CLOCK_MARGIN = 0.01
 CLOSE_WAIT = 2.0  # seconds; the lease runs out by itself if the store does not answer
 SWEEPS = 3  # looks for left-over claims after a failure, one per renewal
 _BATCH = 500  # sessions claimed anew at a time
-_ATTEMPT = re.compile(r"~\d+$")
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +47,7 @@ class _Held:
 
     owner: str
     labels: tuple[str, ...]
+    group: str
     sent: float = 0.0
     connection: int = 0
     announced: bool = False  # claim() has returned: a loss goes to on_lost
@@ -80,8 +80,9 @@ class LabelRegistry:
         self._ttl_ms = ttl_ms
         self._ttl = ttl_ms / 1000 * (1 - CLOCK_MARGIN)
         self._clock = clock
-        text = resources.files("acks").joinpath("declared.lua").read_text(encoding="utf-8")
-        self._script = redis.register(text)
+        rule = resources.files("acks").joinpath("declared.lua").read_text(encoding="utf-8")
+        self._script = redis.register(rule)
+        self.list = LabelList(redis, prefix, self._script)
         self._sessions: dict[str, _Held] = {}
         self._claiming: dict[str, _Held] = {}
         self._attempts = 0
@@ -112,7 +113,8 @@ class LabelRegistry:
         self._valid_until = float("-inf")
         try:
             async with asyncio.timeout(CLOSE_WAIT):
-                await self._ask("drop")
+                while await self._ask("drop"):
+                    pass
         except (TimeoutError, StoreUnavailable, StoreError) as error:
             log.warning("labels.drop_failed", holder=self._holder, error=str(error))
 
@@ -124,12 +126,18 @@ class LabelRegistry:
             and self._clock() < self._valid_until
         )
 
-    async def claim(self, session: str, labels: Collection[str]) -> str | None:
+    @property
+    def owned(self) -> int:
+        """How many labels the sessions of this process own, those of a group once per member."""
+        return sum(len(held.labels) for held in self._sessions.values())
+
+    async def claim(self, session: str, labels: Collection[str], group: str = "") -> str | None:
         """Claim all ``labels`` for ``session`` or none. None is success, else a taken label.
 
-        A session claims once until it is released; ValueError otherwise. Raises StoreUnavailable;
-        the session then owns nothing and, if the store did carry the claim out, the labels are
-        freed later.
+        With a ``group`` (by the grammar of labels) they may have other owners, if these are
+        members of this group and have the same labels. A session claims once until it is released;
+        ValueError otherwise. Raises StoreUnavailable; the session then owns nothing and, if the
+        store did carry the claim out, the labels are freed later.
         """
         if "/" in session:
             raise ValueError("a session id contains no '/'")
@@ -140,7 +148,7 @@ class LabelRegistry:
         if not labels:
             return None
         self._attempts += 1
-        held = _Held(f"{session}~{self._attempts}", tuple(dict.fromkeys(labels)))
+        held = _Held(f"{session}~{self._attempts}", tuple(dict.fromkeys(labels)), group)
         self._claiming[session] = held
         try:
             return await self._claim_first(session, held)
@@ -159,15 +167,7 @@ class LabelRegistry:
             held.released = True
         held = self._sessions.pop(session, None)
         if held is not None:
-            await self._free(held.owner, held.labels)
-
-    async def owners(self) -> list[tuple[str, str, str, int]]:
-        """All owned labels of the cluster: (label, holder, session, ms left of the lease)."""
-        result = []
-        for label, owner, left in await self._list():
-            holder, _, name = owner.partition("/")
-            result.append((label, holder, _ATTEMPT.sub("", name), left))
-        return result
+            await self._free(held.owner)
 
     async def _claim_first(self, session: str, held: _Held) -> str | None:
         taken = await self._claim(held)
@@ -178,16 +178,18 @@ class LabelRegistry:
             if not self._covers(held):
                 await self._recover()
         if held.lost is None and self._sessions.get(session) is not held:
-            await self._free(held.owner, held.labels)
+            await self._free(held.owner)
             raise StoreUnavailable("the session was released while it claimed its labels")
         held.announced = True
         return held.lost
 
     async def _claim(self, held: _Held) -> str | None:
         sent, connection = self._clock(), self._redis.connections
-        reply = await self._ask("claim", self._ttl_ms, held.owner, *held.labels)
+        member = ("join", self._ttl_ms, held.owner, held.group)
+        what = member if held.group else ("claim", self._ttl_ms, held.owner)
+        reply = await self._ask(*what, *held.labels)
         if reply:
-            return _text(reply)
+            return text(reply)
         held.sent, held.connection = sent, connection
         return None
 
@@ -239,7 +241,7 @@ class LabelRegistry:
                 self.on_lost(session, taken)
             except Exception:
                 log.exception("labels.listener_failed", session=session)
-        await self._free(held.owner, held.labels)
+        await self._free(held.owner)
 
     async def _keep(self) -> None:
         while True:
@@ -251,7 +253,7 @@ class LabelRegistry:
                 pass  # the ordinary case: it is time to renew
             try:
                 await self._renew()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreError) as error:
                 self._sweeps = SWEEPS
                 log.warning("labels.renewal_failed", holder=self._holder, error=str(error))
             except Exception:
@@ -273,35 +275,22 @@ class LabelRegistry:
 
     async def _sweep(self) -> None:
         """Free what a claim or release without an answer left behind."""
-        mine: dict[str, list[str]] = {}
-        for label, owner, _ in await self._list():
-            holder, _, name = owner.partition("/")
-            if holder == self._holder:
-                mine.setdefault(name, []).append(label)
+        mine = await self._ask("mine")
+        if not isinstance(mine, list):
+            raise StoreError("the store's list of sessions is malformed")
         known = {held.owner for held in (*self._sessions.values(), *self._claiming.values())}
-        for name, labels in mine.items():
+        for name in map(text, mine):
             if name not in known:
-                await self._ask("release", name, *labels)
+                await self._ask("release", name)
 
-    async def _free(self, owner: str, labels: tuple[str, ...]) -> None:
+    async def _free(self, owner: str) -> None:
         try:
-            await self._ask("release", owner, *labels)
-        except StoreUnavailable as error:
+            await self._ask("release", owner)
+        except (StoreUnavailable, StoreError) as error:
             self._sweeps = SWEEPS
             log.warning("labels.release_failed", owner=owner, error=str(error))
-
-    async def _list(self) -> list[tuple[str, str, int]]:
-        flat = await self._ask("list")
-        if not isinstance(flat, list) or len(flat) % 3:
-            raise StoreError("the store's list of labels is malformed")
-        rows = zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
-        return [(_text(label), _text(owner), int(_text(left))) for label, owner, left in rows]
 
     async def _ask(self, operation: str, *args: str | int) -> Reply:
         return await self._redis.call_script(
             self._script, self._keys, (operation, self._holder, *args)
         )
-
-
-def _text(reply: Reply) -> str:
-    return reply.decode() if isinstance(reply, bytes) else str(reply)

@@ -9,21 +9,24 @@ read at that moment is read once more.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import orjson
 import structlog
 
+from acks.announcements import due_at, reschedule
 from acks.errors import GatewayError, error
-from acks.journal import policy_channel, policy_key, shard_of
+from acks.journal import due_key, journal_key, policy_channel, policy_key, shard_of
 from acks.policy import Policy
 from acks.policy_document import is_tombstone, shown, tombstone
 from acks.resources import ABSENT
 from acks.signals import JsonObject
+from app.store.instant import now_ms
 from app.store.redis_client import (
     Redis,
     RedisAddress,
@@ -42,6 +45,8 @@ TOMBSTONE_MS = 30 * 24 * 3_600_000
 Of a policy also who could change it: only they may make it again.
 """
 OnPolicy = Callable[[Policy | GatewayError | None], None]
+Entry = tuple[bytes, bytes, bytes]
+"""A new journal entry: its fields m, h and v."""
 
 
 class StoredPolicy(NamedTuple):
@@ -61,11 +66,13 @@ class PolicyStore:
     """Reads policies by id and changes them; what was read here is kept, least recent out.
 
     ``generation`` counts the changes heard of; ``listening`` is False while none can be heard.
+    ``on_due`` is called when something was written that is due at once.
     """
 
     def __init__(self, redis: Redis, prefix: str, shards: int) -> None:
         self.generation = 0
         self.listening = True
+        self.on_due: Callable[[], None] | None = None
         self._redis = redis
         self._prefix = prefix
         self._shards = shards
@@ -246,23 +253,113 @@ class PolicyStore:
     async def write(self, policy_id: str, before: bytes, document: JsonObject | None) -> bool:
         """Store a policy, None deletes it, if its text is still ``before`` (empty for none).
 
-        A deleted one leaves a tombstone for :data:`TOMBSTONE_MS`, which :meth:`find` returns.
+        A deleted one leaves a tombstone for :data:`TOMBSTONE_MS`, which :meth:`find` returns. What
+        is due about its subjects is computed here and stored with it.
         Returns False if it is not. When this returns, this process knows of the change, and the
         others are about to. Raises ``policies:policy.unavailable``: it may be stored nevertheless.
         """
         keep_ms: int | str = ""
+        known = orjson.loads(before) if before else None
         if document is None:
-            document, keep_ms = tombstone(orjson.loads(before)), TOMBSTONE_MS
-        arguments = (
-            before, orjson.dumps(document), policy_channel(self._prefix), policy_id, keep_ms,
-        )  # fmt: skip
+            assert known is not None
+            document, keep_ms = tombstone(known), TOMBSTONE_MS
+        document = scheduled(known, document)
         try:
-            done = await self._redis.call_script(self._script, (self.key(policy_id),), arguments)
-        except (StoreUnavailable, StoreError) as problem:
-            raise _unavailable(policy_id, problem) from problem
+            return await self._write(policy_id, before, document, keep_ms)
         finally:
             self.changed(policy_id)
+
+    async def advance(
+        self,
+        policy_id: str,
+        before: bytes,
+        document: JsonObject | None,
+        *,
+        told: bool,
+        entries: Sequence[Entry] = (),
+        keep: int = 0,
+    ) -> bool:
+        """Store what has become of a policy by the course of time; as :meth:`write`.
+
+        ``document`` has its watches; None: there is none, so nothing of it is due. ``told``: every
+        process is to look at it again. ``entries`` go into its journal, of which about ``keep``
+        stay.
+        """
+        try:
+            return await self._write(
+                policy_id, before, document, "same", told=told, entries=entries, keep=keep
+            )
+        finally:
+            if told:
+                self.changed(policy_id)
+
+    async def _write(
+        self,
+        policy_id: str,
+        before: bytes,
+        document: JsonObject | None,
+        keep_ms: int | str,
+        *,
+        told: bool = True,
+        entries: Sequence[Entry] = (),
+        keep: int = 0,
+    ) -> bool:
+        due = None if document is None else due_at(document)
+        arguments = (
+            before,
+            b"" if document is None else orjson.dumps(document),
+            policy_channel(self._prefix) if told else "",
+            policy_id,
+            keep_ms,
+            "" if due is None else due,
+            keep,
+            *(field for entry in entries for field in entry),
+        )
+        shard = shard_of(policy_id, self._shards)
+        keys = (
+            self.key(policy_id), due_key(self._prefix, shard), journal_key(self._prefix, shard),
+        )  # fmt: skip
+        try:
+            done = await self._redis.call_script(self._script, keys, arguments)
+        except (StoreUnavailable, StoreError) as problem:
+            raise _unavailable(policy_id, problem) from problem
+        if due is not None and due <= now_ms() and self.on_due is not None:
+            self.on_due()
         return done == 1
+
+    async def due(self, at_ms: int, limit: int) -> list[str]:
+        """Policies that are due at ``at_ms`` (since the epoch), at most ``limit`` of each shard.
+
+        Raises StoreUnavailable, StoreError.
+        """
+        pages = await asyncio.gather(
+            *(
+                self._redis.call(
+                    "ZRANGEBYSCORE", due_key(self._prefix, shard), "-inf", at_ms,
+                    "LIMIT", 0, limit,
+                )
+                for shard in range(self._shards)
+            )
+        )  # fmt: skip
+        return [
+            name.decode()
+            for page in pages
+            for name in (page if isinstance(page, list) else ())
+            if isinstance(name, bytes)
+        ]
+
+    async def postpone(self, policy_id: str, until_ms: int) -> None:
+        """Look at a policy that is due no earlier than ``until_ms``; it stays as it is.
+
+        Raises StoreUnavailable, StoreError.
+        """
+        key = due_key(self._prefix, shard_of(policy_id, self._shards))
+        await self._redis.call("ZADD", key, "XX", until_ms, policy_id)
+
+
+def scheduled(before: JsonObject | None, document: JsonObject) -> JsonObject:
+    """A policy that is about to be stored in the place of ``before``, with what is due about it."""
+    return reschedule(before, document, now_ms(), random.random())  # noqa: S311 - no secret
 
 
 class PolicyChanges:

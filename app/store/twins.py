@@ -19,14 +19,25 @@ from itertools import count
 import orjson
 import structlog
 
+from acks.announcements import due_at
+from acks.audience import audience
 from acks.document import Twin, format_pointer
 from acks.errors import GatewayError, error
-from acks.journal import ASYNC, journal_key, meta_json, policy_key, request_key, shard_of, twin_key
+from acks.journal import (
+    ASYNC,
+    due_key,
+    journal_key,
+    meta_json,
+    policy_key,
+    request_key,
+    shard_of,
+    twin_key,
+)
 from acks.policy import WRITE, Policy
 from acks.signals import Command
 from app.store.instant import instant
 from app.store.lane import Lane, OnDone, Op
-from app.store.policies import TOMBSTONE_MS, PolicyStore, StoredPolicy
+from app.store.policies import TOMBSTONE_MS, PolicyStore, StoredPolicy, scheduled
 from app.store.prepare import (
     Prepared,
     named_policy,
@@ -52,6 +63,8 @@ LANE_BYTES = 1_500
 PARSED = 6
 """How many times the bytes of its text a parsed document takes, about."""
 
+OnWritten = Callable[[Command, bytes], None]
+"""Hears where in the journal a change with assigned members is: (command, entry id)."""
 OnTwin = Callable[[tuple[Twin, bytes, Policy] | GatewayError], None]
 
 
@@ -90,6 +103,7 @@ class TwinStore:
             f"{node[:8]:0>8}{{:012x}}".format, count(time.time_ns() // 1_000_000 & 0xFFFFFFF)
         )
         self._originators: dict[str, bytes] = {}
+        self.on_written: OnWritten = _unheeded
         self.conflicts = 0
 
     # --- reading
@@ -201,6 +215,14 @@ class TwinStore:
             lane.broken = True
 
     def _issue(self, lane: Lane, op: Op) -> None:
+        try:
+            self._try(lane, op)
+        except Exception:
+            # A defect of ours must not leave the sender, or others of the lane, without an answer.
+            log.exception("twin.change_failed", thing_id=op.command.thing_id)
+            op.on_done(error("gateway:internalerror"))
+
+    def _try(self, lane: Lane, op: Op) -> None:
         command = op.command
         try:
             prepared = self._prepare(lane, op)
@@ -239,6 +261,8 @@ class TwinStore:
     def _send(self, lane: Lane, op: Op, prepared: Prepared, document: bytes) -> None:
         command, before = op.command, lane.twin
         done, policy, created_policy = prepared
+        if created_policy and (command.policy is not None or op.deleted is not None):
+            created_policy = scheduled(op.deleted and op.deleted.document, created_policy)
         thing_id, path = command.thing_id, command.path
         now = instant(time.time_ns() // 1_000_000)
         deleted = done.document is None
@@ -258,6 +282,7 @@ class TwinStore:
             value = orjson.dumps(done.value)
         else:
             value = document
+        readers, rules = audience(policy, path)
         meta = meta_json(
             thing_id,
             done.action,
@@ -268,10 +293,14 @@ class TwinStore:
             command.options.custom_acks,
             command.answer_to or self._node,
             op.deadline,
-            policy.readers(path),
+            readers,
         )
         if command.origin:
             meta["n"] = command.origin
+        if rules:
+            meta["v"] = rules
+        if command.assigned:
+            meta["g"] = command.assigned
         originator = command.subjects[0]
         op.reply = response(command, done, twin, policy, value, originator)
         arguments: tuple[str | bytes | int, ...] = (
@@ -292,6 +321,9 @@ class TwinStore:
             keys += (self._request_key(command),)
         if created_policy and op.deleted is not None:
             arguments += (b"",) * (9 - len(arguments)) + (op.deleted.text,)
+        if created_policy and (due := due_at(created_policy)) is not None:
+            arguments += (b"",) * (10 - len(arguments)) + (due, thing_id)
+            keys += (due_key(self._prefix, shard_of(thing_id, self._shards)),)
         created = (policy, self._policies.generation) if created_policy else None
         self._redis.run(
             self._commit,
@@ -334,6 +366,8 @@ class TwinStore:
         thing_id = op.command.thing_id
         lane.flying.remove(op)
         if isinstance(reply, bytes):
+            if op.command.assigned:
+                self.on_written(op.command, reply)
             if op.reply is not None:
                 if created is not None:
                     self._policies.remember(thing_id, *created)
@@ -458,6 +492,10 @@ class TwinStore:
             journal_key(self._prefix, shard),
             policy_key(self._prefix, shard, thing_id),
         )
+
+
+def _unheeded(_command: Command, _entry_id: bytes) -> None:
+    """Nobody wants to know."""
 
 
 def _unavailable(thing_id: str, cause: Reply | Exception) -> GatewayError:

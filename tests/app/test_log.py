@@ -98,6 +98,25 @@ def test_no_secret_gets_through(log_format: str, capsys: pytest.CaptureFixture[s
     assert "here" in written
 
 
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl-_"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"GET /ws/2?declared-acks=a:b&access_token={TOKEN}&x=1 HTTP/1.1",
+        "GET /ws/2?access_token=c2lnbmF0dXJl HTTP/1.1",
+        f"TEXT 'JWT-TOKEN?jwtToken={TOKEN}' [90 bytes]",
+        f"token {TOKEN} is wrong",
+        f"Authorization: Bearer {TOKEN}",
+        "/api/2/whoami?x-ditto-pre-authenticated=c2lnbmF0dXJl",
+    ],
+)
+def test_no_token_gets_through(text: str) -> None:
+    assert "c2lnbmF0dXJl" not in mask_text(text)
+    assert "***" in mask_text(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["basic authentication failed", "http://127.0.0.1:8080", "https://h/a?x=1", "a@b.example"],

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -73,17 +74,23 @@ def differs(expected: Any, found: Any, where: str = "$") -> str | None:
 
 @asynccontextmanager
 async def reader(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    """A reader who has followed the page: the subscriber listens."""
+    """A reader who has followed the page: the subscribers listen."""
     lines: list[str] = []
-    wanted = Wanted(gateway.url, "ditto", "ditto", ("my:ack",), 200, {"done": True}, messages=True)
-    listening = asyncio.create_task(subscribe(wanted, lines.append))
+    first = Wanted(gateway.url, "ditto", "ditto", ("my:ack",), 200, {"done": True}, messages=True)
+    worker = replace(first, labels=("my:work",), group="workers", messages=False)
+    wanted = (first, *(replace(worker, payload={"by": name}) for name in ("one", "two")))
+    listening = [asyncio.create_task(subscribe(one, lines.append)) for one in wanted]
     try:
-        await wait_for(lambda: lines or listening.done(), what="the subscriber listens")
+        await wait_for(
+            lambda: len(lines) == len(wanted) or any(task.done() for task in listening),
+            what="the subscribers listen",
+        )
         async with http(gateway) as client:
             yield client
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
 
 
 async def finished(client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:

@@ -19,7 +19,17 @@ Route = tuple[str, str]
 
 ROUTES_OF_OURS: dict[Route, str] = {
     ("get", "/api/2/acks/{correlationId}"): "what became of a request with Prefer: respond-async",
+    ("get", "/api/2/acks/labels"): "who owns which label, for operators",
+    ("get", "/api/2/acks/report"): "what became of requested acks, for operators",
     ("post", "/api/2/policies"): "Ditto has it, its document has not",
+    **{
+        ("get", f"/api/2/things/{{thingId}}{feature}/{box}/messages{subject}"): (
+            "Ditto streams messages, its document does not say so"
+        )
+        for feature in ("", "/features/{featureId}")
+        for box in ("inbox", "outbox")
+        for subject in ("", "/{messageSubject}")
+    },
 }
 STATUSES_OF_OURS: dict[str, str] = {
     "401": "every request is authenticated",

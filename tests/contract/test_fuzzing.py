@@ -85,10 +85,19 @@ def published() -> Json:
     """The document, but for answers that may be anything: all the others have to be in it."""
     document = copy.deepcopy(DOCUMENT)
     del document["paths"]["/ws/2"]  # not a request with an answer
-    for item in document["paths"].values():
-        for operation in item.values():
+    for path, item in list(document["paths"].items()):
+        for method, operation in list(item.items()):
             operation["responses"].pop("default", None)
+            if is_stream(operation):
+                del item[method]
+        if not item:
+            del document["paths"][path]
     return document
+
+
+def is_stream(operation: Json) -> bool:
+    """Whether it has no other answer than one that does not end (tests/service/test_sse.py)."""
+    return list(operation["responses"].get("200", {}).get("content", ())) == ["text/event-stream"]
 
 
 def narrowed() -> Json:
@@ -106,9 +115,9 @@ def narrowed() -> Json:
             about = {"get": READ, "delete": own(operation)}.get(method)
             named = {"type": "string", "enum": [about], "example": about}
             given = [
-                components["parameters"][one["$ref"].rpartition("/")[2]]
+                components["parameters"][one["$ref"].rpartition("/")[2]] if "$ref" in one else one
                 for one in operation.get("parameters", ())
-                if not one["$ref"].endswith(LEFT_OUT)
+                if not one.get("$ref", "").endswith(LEFT_OUT)
             ]
             operation["parameters"] = [
                 {**one, "schema": named}

@@ -12,13 +12,14 @@ from acks.errors import GatewayError
 from acks.headers import AckOptions, Setter, complete
 from acks.journal import COMMAND, MESSAGE, EntryMeta
 from acks.live import (
+    Address,
     LiveResponse,
     awaited,
     is_claim,
     is_smart,
     kind_of,
-    message_path,
     mismatch,
+    parse_address,
     parse_channel,
     parse_timeout_strategy,
     resources_of,
@@ -92,9 +93,13 @@ def test_entry_of_a_live_signal_round_trip() -> None:
 
 
 def test_paths_and_resources_of_messages() -> None:
-    assert message_path("inbox", "a/b") == "/inbox/messages/a/b"
-    assert message_path("outbox", "ask", "lamp") == "/features/lamp/outbox/messages/ask"
-    assert message_path("inbox", "a~1b/c", "a/b~c") == "/features/a~1b~0c/inbox/messages/a~1b/c"
+    assert Address("a:b", "inbox", "a/b", None).path == "/inbox/messages/a/b"
+    lamp = Address("a:b", "outbox", "ask", "lamp")
+    assert lamp.path == "/features/lamp/outbox/messages/ask"
+    escaped = Address("a:b", "inbox", "a~1b/c", "a/b~c")
+    assert escaped.path == "/features/a~1b~0c/inbox/messages/a~1b/c"
+    for address in (lamp, escaped):
+        assert parse_address("a:b", address.path) == address
     assert resources_of(live()) == ("message", (("inbox", "messages", "ask"),))
     command = live("/attributes/a~1b", "modify", "commands")
     assert resources_of(command) == ("thing", (("attributes", "a/b"),))

@@ -195,7 +195,6 @@ def test_bad_policies_are_refused(value: Any, code: str) -> None:
         {"entries": {"l": entry(namespaces=["a"])}},
         {"entries": {"l": entry(references=["x"])}},
         {"entries": {"l": entry(allowedAdditions=["subjects"])}},
-        {"entries": {"l": entry(subjects={"a:b": {"type": "t", "announcement": {"a": 1}}})}},
     ],
 )
 def test_what_is_not_served_yet_is_refused_clearly(value: Any) -> None:

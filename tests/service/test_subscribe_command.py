@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -39,6 +40,24 @@ async def test_it_prints_and_acknowledges_what_comes(
     assert name in lines[1]
     assert "revision 1" in lines[1]
     assert lines[2].split() == ["ack", label, "202"]
+
+
+async def test_members_of_a_group_take_turns_and_stand_in_for_each_other(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    label, name = new_label(), new_id()
+    wanted = Wanted(gateway.url, "ditto", "ditto", (label,), None, group="workers:cli")
+    async with listening(wanted) as one:
+        assert one[0].endswith(f"{label}, shared in the group workers:cli")
+        request = asyncio.create_task(
+            client.put(thing(name), json={}, params={"requested-acks": label})
+        )
+        await wait_for(lambda: len(one) == 2)
+        assert "again" not in one[1]
+    async with listening(dataclasses.replace(wanted, status=200)) as other:
+        assert (await request).status_code == 200
+        assert name in other[1]
+        assert "again, revision 1" in other[1]
 
 
 async def test_silent_it_acknowledges_nothing(client: httpx.AsyncClient, gateway: Gateway) -> None:

@@ -46,14 +46,14 @@ async def test_claims_are_all_or_none(shared: RedisServer, prefix: str) -> None:
         assert await b.claim("s1", ["free", "y"]) == "y"
         assert await a.claim("s2", ["other", "x"]) == "x"
         assert await b.claim("s2", ["free", "other"]) is None  # nothing of it was kept
-        owners = await b.owners()
+        owners = await b.list.owners()
         assert sorted(owner[:3] for owner in owners) == [
             ("free", "b", "s2"),
             ("other", "b", "s2"),
             ("x", "a", "s1"),
             ("y", "a", "s1"),
         ]
-        assert all(0 < left <= 6000 for *_, left in owners)
+        assert all(0 < owner.ms_left <= 6000 for owner in owners)
 
 
 async def test_released_labels_are_free_at_once(shared: RedisServer, prefix: str) -> None:
@@ -80,7 +80,7 @@ async def test_a_session_claims_once(shared: RedisServer, prefix: str) -> None:
             await a.claim("s", ["y"])
         with pytest.raises(ValueError, match="'/'"):
             await a.claim("s/1", ["y"])
-        assert [owner[:3] for owner in await a.owners()] == [("x", "a", "s")]
+        assert [owner[:3] for owner in await a.list.owners()] == [("x", "a", "s")]
 
 
 async def test_of_simultaneous_claims_one_wins(shared: RedisServer, prefix: str) -> None:
@@ -111,7 +111,7 @@ async def test_of_simultaneous_claims_one_wins(shared: RedisServer, prefix: str)
         # What no winner holds was wanted only together with something taken.
         for _, session, wanted in wants:
             assert session in won or any(count[label] for label in wanted)
-        owners = {label: session for label, _, session, _ in await holders[0].owners()}
+        owners = {label: session for label, _, session, _, _ in await holders[0].list.owners()}
         assert owners == {label: session for session, labels in won.items() for label in labels}
 
 
@@ -141,7 +141,7 @@ async def test_labels_of_a_vanished_holder_become_free(shared: RedisServer, pref
             attempt += 1
             assert attempt < 500
             await asyncio.sleep(0.02)
-        assert [owner[:3] for owner in await b.owners()] == [("x", "b", f"t{attempt}")]
+        assert [owner[:3] for owner in await b.list.owners()] == [("x", "b", f"t{attempt}")]
 
 
 async def test_after_a_restart_of_the_server_all_is_claimed_anew(
@@ -158,7 +158,7 @@ async def test_after_a_restart_of_the_server_all_is_claimed_anew(
         await wait_for(lambda: other.connected)
         assert await b.claim("s1", ["x"]) == "x"
         assert await b.claim("s2", ["y"]) == "y"
-        assert sorted(owner[:3] for owner in await a.owners()) == [
+        assert sorted(owner[:3] for owner in await a.list.owners()) == [
             ("x", "a", "s1"),
             ("y", "a", "s2"),
         ]
@@ -176,7 +176,7 @@ async def test_what_others_took_in_a_gap_is_reported(own: RedisServer, prefix: s
         await other.call("CLIENT", "KILL", "ID", await redis.call("CLIENT", "ID"))  # type: ignore[arg-type] # an integer
         await wait_for(lambda: redis.connections == 2 and a.valid())
         assert lost == [("s1", "x")]
-        assert sorted(owner[:3] for owner in await a.owners()) == [
+        assert sorted(owner[:3] for owner in await a.list.owners()) == [
             ("x", "b", "s1"),
             ("y", "a", "s2"),
         ]
@@ -193,7 +193,7 @@ async def test_validity_ends_with_a_stall(own: RedisServer, prefix: str) -> None
         await wait_for(lambda: not a.valid())
         own.resume()
         await wait_for(a.valid)
-        assert [owner[:3] for owner in await a.owners()] == [("x", "a", "s")]
+        assert [owner[:3] for owner in await a.list.owners()] == [("x", "a", "s")]
 
 
 async def test_a_new_claim_does_not_hide_a_gap(own: RedisServer, prefix: str) -> None:
@@ -232,6 +232,26 @@ async def test_a_claim_without_an_answer_leaves_nothing_behind(
             assert attempt < 500
             await asyncio.sleep(0.02)
         assert await b.claim("t", ["kept"]) == "kept"
+
+
+async def test_labels_are_freed_later_if_the_store_refuses_it(
+    own: RedisServer, prefix: str
+) -> None:
+    """The lease goes on for the other sessions, so they would not come free by themselves."""
+    async with registry(own, prefix, "a", 1500) as (a, _), registry(own, prefix, "b") as (b, _):
+        assert await a.claim("s1", ["x"]) is None
+        assert await a.claim("s2", ["y"]) is None
+        with blocking_redis.Redis.from_url(own.url) as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "-@scripting")
+            try:
+                await a.release("s1")
+            finally:
+                admin.execute_command("ACL", "SETUSER", "default", "+@all")
+
+        async with asyncio.timeout(20):
+            while [owner[:3] for owner in await b.list.owners()] != [("y", "a", "s2")]:
+                assert a.valid()
+        assert await b.claim("s1", ["x"]) is None
 
 
 async def test_a_session_released_while_it_claims_owns_nothing(
