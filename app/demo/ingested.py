@@ -1,4 +1,4 @@
-"""The demo's Spark job, which writes events to Parquet, and the rows that it has written."""
+"""The demo's Spark job, which judges events and writes the good ones, and what it has written."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from typing import Final
 
 from pyarrow import parquet
 
+from app.demo.meanwhile import meanwhile
 from app.demo.processes import LOOK_EVERY, Child, DemoFailed, child_environment
 from app.demo.screen import Screen
 
 READY_WITHIN: Final = 120.0  # seconds; Java starts slowly on a cold disk
 _COLUMNS: Final = ("revision", "correlation_id", "timestamp", "path", "value")
-_BATCH: Final = re.compile(rb"^batch \d+: (?!0 events, \d+ ms).*$", re.MULTILINE)
+_BATCH: Final = re.compile(rb"^batch \d+: .*$", re.MULTILINE)
+_RULES: Final = Path(__file__).with_name("rules.json")
 
 
 class SparkJob:
-    """``python -m connections.spark.ingest`` as a child process; ``child`` once it is started.
+    """``ackgate spark validate`` as a child process; ``child`` once it is started.
 
     ``place`` is a folder for the job's log, Parquet files and checkpoint; ``label`` the one that
     it declares.
@@ -38,8 +40,15 @@ class SparkJob:
 
     async def start(self) -> None:
         """Start the job; a gateway must have laid out the store before."""
-        command = [sys.executable, "-m", "connections.spark.ingest", "--label", self._label]
-        command += ["--output", str(self._output), "--checkpoint", str(self._place / "checkpoint")]
+        command = [sys.executable, "-m", "app", "spark", "validate", "--label", self._label]
+        command += [
+            "--rules",
+            str(_RULES),
+            "--output",
+            str(self._output),
+            "--checkpoint",
+            str(self._place / "checkpoint"),
+        ]
         command += ["--ready-file", str(self._ready)]
         env = child_environment(redis_url=self._redis_url)
         env["SPARK_LOCAL_DIRS"] = str(self._place / "scratch")
@@ -73,14 +82,8 @@ class SparkJob:
                 tell()
                 await asyncio.sleep(LOOK_EVERY)
 
-        task = asyncio.create_task(follow(), name="demo-spark-news")
-        try:
+        async with meanwhile(follow(), "demo-spark-news"):
             yield
-            if task.done():
-                task.result()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def show_rows(self, screen: Screen, revisions: Sequence[int]) -> None:
         """Show the Parquet rows; raises DemoFailed if they are not those of ``revisions``."""

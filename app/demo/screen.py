@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, TextIO
 
+from app.demo.meanwhile import meanwhile
+
 NARROWEST, WIDEST = 60, 100  # columns
 WHO = 12  # columns of the name in a step
 TICK = 0.2  # seconds between two looks of the moving line
@@ -101,14 +103,10 @@ class Screen:
             self.step(who, f"{text} ...")
             yield
             return
-        task = asyncio.create_task(self._move(who, text), name="demo-spinner")
         try:
-            yield
-            if task.done():
-                task.result()
+            async with meanwhile(self._move(who, text), "demo-spinner"):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             self._clear()
 
     async def _move(self, who: str, text: str) -> None:

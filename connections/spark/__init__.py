@@ -1,4 +1,4 @@
-"""Spark's side of ackgate: a source that reads the journal, and acks from ``foreachBatch``.
+"""Spark's side of ackgate: a source that reads the journal, a sink and ``foreachBatch`` for acks.
 
 Importing this package loads neither PySpark nor redis; the names below do when first used.
 """
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from connections.spark.acknowledger import Acknowledger, Poison, acknowledge
     from connections.spark.labels import LabelLost, LabelTaken
     from connections.spark.session import spark_session
+    from connections.spark.sink import AckSink
     from connections.spark.source import AckgateDataSource
 
 __all__ = [
+    "AckSink",
     "AckgateDataSource",
     "Acknowledger",
     "LabelLost",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "AckSink": "sink",
     "AckgateDataSource": "source",
     "Acknowledger": "acknowledger",
     "LabelLost": "labels",
@@ -39,10 +42,17 @@ _HOMES: Final = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("ackgate")`` known to a session that was built elsewhere."""
+    """Make ``format("ackgate")`` and ``format("ackgate-acks")`` known to a session.
+
+    From then on the labels of its queries with the sink are kept while they run.
+    """
+    from connections.spark.keeper import keep_labels
+    from connections.spark.sink import AckSink
     from connections.spark.source import AckgateDataSource
 
     spark.dataSource.register(AckgateDataSource)
+    spark.dataSource.register(AckSink)
+    keep_labels(spark)
 
 
 def __getattr__(name: str) -> object:

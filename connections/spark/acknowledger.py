@@ -7,18 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha1
-from importlib.resources import files
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-import orjson
-
-from acks.accepted import field_of, value_json
-from acks.journal import ASYNC, DEFAULT_PREFIX, ack_channel, request_key, shard_of
-from acks.signals import Acknowledgement
-from connections.spark.labels import LabelLease
-from connections.spark.store import calls, resolve_url, shard_count
+from acks.journal import DEFAULT_PREFIX
+from connections.spark.labels import LabelLease, LabelTaken
+from connections.spark.sending import Ack, send
+from connections.spark.store import resolve_url, shard_count
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,12 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NEEDED: Final = ("correlation_id", "thing_id", "origin", "requested_acks")
-_RECORDS: Final = 1000  # records of one message: bounds what a gateway must parse at once
-_TAKE: Final = (
-    files("acks").joinpath("accepted.lua").read_text(encoding="utf-8")
-    + "\nreturn take(KEYS[1], ARGV[1], ARGV[2])\n"
-)
-_TAKE_SHA: Final = sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
+DEFAULT_LABEL: Final = "spark:ingested"
+_PAUSE: Final = 0.2  # s between two tries to claim
 _MESSAGE: Final = 200  # characters of an exception's text that leave the process
 
 
@@ -39,7 +30,8 @@ _MESSAGE: Final = 200  # characters of an exception's text that leave the proces
 class Poison:
     """A row that can never be processed: its requester gets ``status`` instead of 200.
 
-    ``status`` is 400-499, ``payload`` anything JSON can say, e.g. the reason.
+    ``status`` is 400-499, ``payload`` anything JSON can say, e.g. the reason. It is meant for all
+    labels of the acknowledger that the requester waits for.
     """
 
     correlation_id: str
@@ -49,6 +41,15 @@ class Poison:
     def __post_init__(self) -> None:
         if not 400 <= self.status <= 499:
             raise ValueError(f"a poison row's status is 400-499, not {self.status}")
+
+
+class _Asking(NamedTuple):
+    """A row whose requester waits for ``label``."""
+
+    correlation_id: str
+    thing_id: str
+    origin: str
+    label: str
 
 
 BatchFunction: TypeAlias = "Callable[[DataFrame, int], Iterable[Poison] | None]"
@@ -74,47 +75,59 @@ class AcknowledgerClosedError(RuntimeError):
 
 def acknowledge(
     batch_fn: BatchFunction,
-    label: str,
+    label: str | Sequence[str] = DEFAULT_LABEL,
     *,
+    group: str = "",
     redis_url: str | None = None,
     prefix: str = DEFAULT_PREFIX,
     on_failure: OnFailure = "raise",
     persist: bool = False,
+    label_timeout: float = 0.0,
 ) -> Acknowledger:
-    """Wrap a ``foreachBatch`` function so that it acknowledges with ``label``.
+    """Wrap a ``foreachBatch`` function so that it acknowledges with ``label``, or several labels.
 
+    Queries of one ``group`` may own the same labels; without it a label has one owner.
     ``redis_url`` defaults to the environment's ``ACKGATE_REDIS_URL``. If ``batch_fn`` raises, all
     rows of the batch get 500, then the query fails (``"raise"``) or goes on (``"skip"``).
     ``persist`` is for large batches read on executors: the batch is kept in memory while its acks
-    are found, so that the source is read once, and Spark picks the rows that ask for the label.
-    Raises LabelTaken if somebody else owns the label, StoreError if the address is unusable.
+    are found, so that the source is read once, and Spark picks the rows that ask for a label.
+    A label that is taken is waited for up to ``label_timeout`` seconds: 9 is enough for the label
+    of a job that has just crashed.
+    Raises LabelTaken if somebody else owns a label, StoreError if the address is unusable, and
+    GatewayError if the group's name is none.
     """
     return Acknowledger(
         batch_fn,
         label,
+        group=group,
         redis_url=redis_url,
         prefix=prefix,
         on_failure=on_failure,
         persist=persist,
+        label_timeout=label_timeout,
     )
 
 
 class Acknowledger:
-    """The callable for ``foreachBatch``; owns the label until :meth:`close`. See acknowledge()."""
+    """The callable for ``foreachBatch``; owns the labels until :meth:`close`. See acknowledge()."""
 
     def __init__(
         self,
         batch_fn: BatchFunction,
-        label: str,
+        label: str | Sequence[str] = DEFAULT_LABEL,
         *,
+        group: str = "",
         redis_url: str | None = None,
         prefix: str = DEFAULT_PREFIX,
         on_failure: OnFailure = "raise",
         persist: bool = False,
+        label_timeout: float = 0.0,
     ) -> None:
         if on_failure not in ("raise", "skip"):
             raise ValueError(f"on_failure is 'raise' or 'skip', not {on_failure!r}")
-        self.label = label
+        self.labels = (label,) if isinstance(label, str) else tuple(dict.fromkeys(label))
+        if not self.labels:
+            raise ValueError("an acknowledger needs a label")
         self.counters = Counters()
         self._batch_fn = batch_fn
         self._url = resolve_url(redis_url)
@@ -126,12 +139,21 @@ class Acknowledger:
         self._checked = False
         self._shards = 0  # read when an accepted request is acknowledged for the first time
         self._columns: list[Column] | None = None  # built once: 1 ms each in the JVM
-        self._lease = LabelLease(self._url, prefix, [label])
+        self._lease = self._claim(group, time.monotonic() + label_timeout)
+
+    def _claim(self, group: str, deadline: float) -> LabelLease:
+        while True:
+            try:
+                return LabelLease(self._url, self._prefix, self.labels, group=group)
+            except LabelTaken:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run the batch function on one batch, then send its acks.
 
-        Raises what the batch function raised (on_failure="raise"), LabelTaken or LabelLost if the
+        Raises what the batch function raised (on_failure="raise"), LabelTaken or LabelLost if a
         label is not ours any more (before the batch function, so nothing is done twice unseen),
         and redis.RedisError if the acks could not be sent: the batch then runs again.
         """
@@ -172,34 +194,34 @@ class Acknowledger:
             # The failure itself is what the user must see; whoever waits runs into the timeout.
             log.exception("no negative acks for batch %d", batch_id)
 
-    def _asking(self, df: DataFrame) -> list[tuple[str, str, str]]:
-        """Correlation-id, thing id and origin of the rows whose requester waits for this label.
+    def _asking(self, df: DataFrame) -> list[_Asking]:
+        """The rows whose requester waits for one of the labels, once for each of these labels.
 
         Four narrow columns go to the driver as Arrow and are filtered here: planning a filter costs
         Spark 10 ms a batch, more than it saves up to some ten thousand rows (docs/spark.md).
         """
+        import pyarrow as pa
         import pyarrow.compute as pc
         from pyspark.sql import functions as f
 
         if self._columns is None:
             self._columns = [f.col(name) for name in _NEEDED]
         if self._persist:
-            df = df.where(f.array_contains("requested_acks", self.label))
+            labels = f.array(*map(f.lit, self.labels))
+            df = df.where(f.arrays_overlap("requested_acks", labels))
         table = df.select(*self._columns).toArrow()
-        labels = table.column("requested_acks").combine_chunks()
-        rows = pc.list_parent_indices(labels).filter(pc.equal(pc.list_flatten(labels), self.label))
-        asking = table.take(rows.unique())
-        return [
-            (correlation_id, thing_id, origin)
-            for correlation_id, thing_id, origin in zip(
-                *(asking.column(name).to_pylist() for name in _NEEDED[:3]), strict=True
-            )
-            if origin
-        ]
+        asked = table.column("requested_acks").combine_chunks()
+        flat = pc.list_flatten(asked)
+        ours = pc.is_in(flat, value_set=pa.array(self.labels, pa.string()))
+        asking = table.take(pc.list_parent_indices(asked).filter(ours))
+        columns = [asking.column(name).to_pylist() for name in _NEEDED[:3]]
+        # A header may name a label twice; the gateway wants one ack.
+        rows = dict.fromkeys(zip(*columns, flat.filter(ours).to_pylist(), strict=True))
+        return [_Asking(*row) for row in rows if row[2]]
 
     def _send(
         self,
-        rows: Sequence[tuple[str, str, str]],
+        rows: Sequence[_Asking],
         status: int,
         payload: object,
         poison: dict[str, Poison],
@@ -209,62 +231,24 @@ class Acknowledger:
             return
         begun = time.perf_counter()
         self._lease.check()
-        by_origin: dict[str, list[list[Any]]] = {}
-        for correlation_id, thing_id, origin in rows:
-            bad = poison.get(correlation_id)
-            record = self._record(
-                correlation_id,
-                thing_id,
-                status if bad is None else bad.status,
-                payload if bad is None else bad.payload,
-            )
-            by_origin.setdefault(origin, []).append(record)
-        accepted = self._accepted(by_origin.pop(ASYNC, []))
-        published = [
-            (
-                "PUBLISH",
-                ack_channel(self._prefix, origin),
-                orjson.dumps(records[start : start + _RECORDS]),
-            )
-            for origin, records in by_origin.items()
-            for start in range(0, len(records), _RECORDS)
-        ]
-        heard = calls(self._url, [*accepted, *published])[len(accepted) :]
-        self.counters.unheard += heard.count(0)
-        nacks = len(rows) if status != 200 else sum(row[0] in poison for row in rows)
+        acks = []
+        for row in rows:
+            bad = poison.get(row.correlation_id)
+            verdict = (status, payload) if bad is None else (bad.status, bad.payload)
+            acks.append(Ack(*row, *verdict))
+        self.counters.unheard += send(self._url, self._prefix, acks, self._shard_count)
+        nacks = sum(ack.status != 200 for ack in acks)
         self.counters.nacks += nacks
-        self.counters.acks += len(rows) - nacks
+        self.counters.acks += len(acks) - nacks
         self.counters.last_ack_ms = (time.perf_counter() - begun) * 1000
 
-    def _accepted(self, records: Sequence[list[Any]]) -> list[tuple[str | bytes | int, ...]]:
-        """Commands that add acks to the records of accepted requests, for which no gateway waits.
-
-        As Redis forgets scripts, the script is loaded in the same round trip.
-        """
-        if not records:
-            return []
+    def _shard_count(self) -> int:
         if not self._shards:
             self._shards = shard_count(self._url, self._prefix)
-        commands: list[tuple[str | bytes | int, ...]] = [("SCRIPT", "LOAD", _TAKE)]
-        for correlation_id, label, thing_id, status, headers, *payload in records:
-            told = payload[0] if payload else None
-            ack = Acknowledgement(label, thing_id, correlation_id, status, told, headers)
-            key = request_key(self._prefix, shard_of(thing_id, self._shards), correlation_id)
-            value = orjson.dumps(value_json(ack))
-            commands.append(("EVALSHA", _TAKE_SHA, 1, key, field_of(ack), value))
-        return commands
-
-    def _record(
-        self, correlation_id: str, thing_id: str, status: int, payload: object
-    ) -> list[Any]:
-        headers = {"correlation-id": correlation_id}
-        if payload is None:
-            return [correlation_id, self.label, thing_id, status, headers]
-        headers["content-type"] = "application/json"
-        return [correlation_id, self.label, thing_id, status, headers, payload]
+        return self._shards
 
     def close(self, deadline: float = 30.0) -> None:
-        """Wait up to ``deadline`` seconds for the batch that runs, then release the label.
+        """Wait up to ``deadline`` seconds for the batch that runs, then release the labels.
 
         Batches that begin afterwards are refused; stop the query next. Does nothing the second
         time.

@@ -1,4 +1,4 @@
-"""Reading the journal: what is there, what comes after an offset, what lies between two.
+"""Reading streams: what is there, what comes after an offset, what lies between two.
 
 An offset is a JSON object: shard number as text -> id of the last entry read, "0-0" for none.
 """
@@ -6,13 +6,18 @@ An offset is a JSON object: shard number as text -> id of the last entry read, "
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeAlias
 
-from acks.journal import journal_key
+from acks.bookmark import entry_id, read_bookmark
+from acks.errors import GatewayError
 from connections.spark.options import ReadOptions
-from connections.spark.rows import Entry
+from connections.spark.patience import Patience
+from connections.spark.places import EARLIEST, LATEST, Bookmark, Map, Moment, Named, Opaque, Place
 from connections.spark.store import call, calls, shard_count, spoken_url
+from connections.spark.tables import Entry, Numbered, Table
 
 Offset: TypeAlias = dict[str, str]
 log = logging.getLogger(__name__)
@@ -31,7 +36,7 @@ class DataLossError(RuntimeError):
 
 
 class OffsetError(RuntimeError):
-    """The checkpoint's offset does not belong to this data."""
+    """An offset does not belong to this data, or makes no sense as start or end."""
 
 
 def position(stream_id: str) -> tuple[int, int]:
@@ -41,13 +46,14 @@ def position(stream_id: str) -> tuple[int, int]:
 
 
 class Journal:
-    """All shards of the journal, read with as few round trips as possible.
+    """All streams of a table, read with as few round trips as possible.
 
     Holds no connection and may be pickled. The shard count is asked for once; it never changes.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, table: Table) -> None:
         self._options = options
+        self._table = table
         self._shards: int | None = None
         self._warned: set[tuple[str, str]] = set()
 
@@ -55,8 +61,15 @@ class Journal:
     def shards(self) -> int:
         """Number of shards. Raises StoreError if there is no data or its format is unknown."""
         if self._shards is None:
-            self._shards = shard_count(self._options.url, self._options.prefix)
+            count = shard_count(self._options.url, self._options.prefix)
+            self._shards = self._table.shards or count
         return self._shards
+
+    def key(self, shard: str) -> str:
+        """Key of the stream of a shard."""
+        return self._table.key(self._options.prefix, int(shard))
+
+    # --- places
 
     def earliest(self) -> Offset:
         """The offset before everything that is still there."""
@@ -64,15 +77,91 @@ class Journal:
 
     def latest(self) -> Offset:
         """The offset after everything that is there now; one round trip."""
+        return self._last(dict.fromkeys(self.earliest(), "+"))
+
+    def oldest(self, shards: Iterable[str]) -> Offset:
+        """The first entries of these shards; those that are empty are left out."""
+        asked = {shard: ("XRANGE", self.key(shard), "-", "+", "COUNT", 1) for shard in shards}
+        pages = calls(self._options.url, asked.values())
+        found = zip(asked, pages, strict=True)
+        return {shard: page[0][0].decode() for shard, page in found if page}
+
+    def lengths(self) -> Mapping[str, int]:
+        """How many entries each shard has."""
         shards = list(self.earliest())
-        asked = [("XREVRANGE", self._key(shard), "+", "-", "COUNT", 1) for shard in shards]
+        asked = [("XLEN", self.key(shard)) for shard in shards]
+        return dict(zip(shards, calls(self._options.url, asked), strict=True))
+
+    def resolve(self, place: Place, *, end: bool = False) -> Offset:
+        """The offset that a place of the user stands for, as the ``end`` of a query or its start.
+
+        Raises :class:`OffsetError` if it is no place in this data.
+        """
+        match place:
+            case Named():
+                return self.latest() if place.name == LATEST else self.earliest()
+            case Moment():
+                if not end:
+                    self._check_past(place.ms)
+                return self._before(place.ms)
+            case Bookmark():
+                self._check_shards({str(place.shard)}, "the bookmark")
+                moment = position(place.stream_id)[0] + (1 if end else 0)
+                return self._before(moment) | {str(place.shard): place.stream_id}
+            case Map():
+                return self._mapped(dict(place.places))
+            case Opaque():
+                try:
+                    positions = read_bookmark(place.text, self.shards)
+                except GatewayError as problem:
+                    raise OffsetError(f"the bookmark cannot be read: {problem.message}") from None
+                return {str(shard): entry_id(each) for shard, each in enumerate(positions)}
+
+    def _before(self, ms: int) -> Offset:
+        """After all that was appended before ``ms`` since the epoch."""
+        return self._last(dict.fromkeys(self.earliest(), f"({ms}-0")) if ms else self.earliest()
+
+    def _last(self, ends: Offset) -> Offset:
+        """The last entries up to these ids; one round trip."""
+        asked = [
+            ("XREVRANGE", self.key(shard), end, "-", "COUNT", 1) for shard, end in ends.items()
+        ]
         pages = calls(self._options.url, asked)
         lasts = (page[0][0].decode() if page else START for page in pages)
-        return dict(zip(shards, lasts, strict=True))
+        return dict(zip(ends, lasts, strict=True))
+
+    def _check_past(self, ms: int) -> None:
+        """A start in the future would be taken for "from now on"."""
+        seconds, microseconds = call(self._options.url, "TIME")
+        now = int(seconds) * 1000 + int(microseconds) // 1000
+        if ms > now:
+            raise OffsetError(f"the start of the query lies {(ms - now) / 1000:g} s in the future")
+
+    def _mapped(self, places: Offset) -> Offset:
+        missing = self.earliest().keys() - places.keys()
+        if missing:
+            raise OffsetError(f"the map of offsets lacks shard {', '.join(sorted(missing))}")
+        self._check_shards(places.keys(), "the map of offsets")
+        latest = self.latest() if LATEST in places.values() else {}
+        named = {EARLIEST: START}
+        return {
+            shard: latest[shard] if place == LATEST else named.get(place, place)
+            for shard, place in places.items()
+        }
+
+    def _check_shards(self, named: Any, what: str) -> None:
+        strange = set(named) - self.earliest().keys()
+        if strange:
+            raise OffsetError(
+                f"{what} names shard {', '.join(sorted(strange))}; the data has {self.shards} "
+                f"shards, from 0 to {self.shards - 1}"
+            )
+
+    # --- entries
 
     def after(
         self, start: Offset, limit: int, until: Offset | None = None
-    ) -> tuple[list[tuple[int, Entry]], Offset]:
+    ) -> tuple[list[Numbered], Offset]:
         """At most ``limit`` entries after ``start``, none after ``until``; and the offset reached.
 
         Grouped by shard, in order inside a shard. One round trip if nothing is there.
@@ -90,39 +179,47 @@ class Journal:
         reached = self._advance(start, list(start), limit, take)
         return [(int(shard), entry) for shard, page in found.items() for entry in page], reached
 
-    def reach(self, start: Offset, limit: int, ends: Offset) -> Offset:
-        """The offset that :meth:`after` would reach, not beyond ``ends``; fetches no entries."""
+    def reach(self, start: Offset, limit: int, ends: Offset) -> tuple[Offset, Mapping[str, int]]:
+        """The offset that :meth:`after` would reach, not beyond ``ends``; fetches no entries.
+
+        Also how many entries of each shard that takes.
+        """
+        self._check_offset(start)
+        counts: Counter[str] = Counter()
         behind = [shard for shard in start if position(ends[shard]) > position(start[shard])]
 
         def take(reached: Offset, share: int) -> dict[str, tuple[int, str]]:
             asked = [
-                ("EVAL", _REACH, 1, self._key(shard), last, share, ends[shard])
+                ("EVAL", _REACH, 1, self.key(shard), last, share, ends[shard])
                 for shard, last in reached.items()
             ]
-            answers = calls(self._options.url, asked)
+            answers = dict(zip(reached, calls(self._options.url, asked), strict=True))
+            counts.update({shard: count for shard, (count, _) in answers.items()})
             return {
-                shard: (count, last.decode())
-                for shard, (count, last) in zip(reached, answers, strict=True)
-                if count
+                shard: (count, last.decode()) for shard, (count, last) in answers.items() if count
             }
 
-        return self._advance(start, behind, limit, take)
+        return self._advance(start, behind, limit, take), counts
 
     def between(self, shard: str, start: str, end: str) -> Iterator[list[Entry]]:
         """Pages with exactly the entries of ``shard`` after ``start``, up to and including ``end``.
 
-        Nothing if ``end`` is not after ``start``. Raises like :meth:`after`.
+        Nothing if ``end`` is not after ``start``. Waits for a store that is away.
+        Raises like :meth:`after`.
         """
-        previous = start
-        while position(previous) < position(end):
-            page: list[Entry] = call(
-                self._options.url, "XRANGE", self._key(shard), f"({previous}", end, "COUNT", _PAGE
-            )
-            self._check_loss({shard: previous})
-            if not page:
-                return
-            yield page
-            previous = page[-1][0].decode()
+        patience = Patience(self._options.patience)
+        previous, more = start, True
+        while more and position(previous) < position(end):
+            asked = [
+                ("XRANGE", self.key(shard), f"({previous}", end, "COUNT", _PAGE),
+                *self._at_or_before({shard: previous}),
+            ]
+            page, *kept = patience.ask(partial(calls, self._options.url, asked))
+            self._check_kept({shard: previous}, kept)
+            if page:
+                yield page
+                previous = page[-1][0].decode()
+            more = len(page) == _PAGE
 
     def _advance(
         self,
@@ -136,11 +233,7 @@ class Journal:
         Each shard gets an equal share; what some leave goes to those that have more. The shard
         that stands longest comes first, so that none starves when the limit is below their number.
         """
-        if start.keys() != self.earliest().keys():
-            raise OffsetError(
-                f"the checkpoint knows {len(start)} shards, the data under the prefix "
-                f"{self._options.prefix!r} has {self.shards}: it belongs to other data"
-            )
+        self._check_offset(start)
         reached, moved, room = dict(start), set[str](), limit
         waiting = sorted(shards, key=lambda shard: position(start[shard]))
         while room > 0 and waiting:
@@ -153,14 +246,24 @@ class Journal:
                 moved.add(shard)
                 if count == share:
                     waiting.append(shard)
-        self._check_loss({shard: start[shard] for shard in moved})
+        left = {shard: start[shard] for shard in moved if start[shard] != START}
+        if left:
+            # Asked after reading: what was there then was there before.
+            self._check_kept(left, calls(self._options.url, self._at_or_before(left)))
         return reached
+
+    def _check_offset(self, start: Offset) -> None:
+        if start.keys() != self.earliest().keys():
+            raise OffsetError(
+                f"the checkpoint knows {len(start)} shards, the data under the prefix "
+                f"{self._options.prefix!r} has {self.shards}: it belongs to other data"
+            )
 
     def _next_pages(
         self, starts: Offset, share: int, until: Offset | None
     ) -> Iterator[tuple[str, list[Entry]]]:
         """One round trip: the next entries of several shards; shards without any are left out."""
-        keys = {self._key(shard).encode(): shard for shard in starts}
+        keys = {self.key(shard).encode(): shard for shard in starts}
         answer: list[tuple[bytes, list[Entry]]] = call(
             self._options.url, "XREAD", "COUNT", share, "STREAMS", *keys, *starts.values()
         )
@@ -172,22 +275,28 @@ class Journal:
             if page:
                 yield shard, page
 
-    def _check_loss(self, starts: Offset) -> None:
-        """Was everything after these offsets still there? Must be asked after reading.
+    # --- loss
+
+    def _at_or_before(self, starts: Offset) -> list[tuple[str | int, ...]]:
+        """Commands that ask for an entry at or before each offset."""
+        return [
+            ("XREVRANGE", self.key(shard), start, "-", "COUNT", 1)
+            for shard, start in starts.items()
+            if start != START
+        ]
+
+    def _check_kept(self, starts: Offset, pages: list[list[Entry]]) -> None:
+        """Raise DataLossError unless everything after these offsets was there, by the answers.
 
         Trimming takes the oldest entries first: while an entry at or before an offset is there, all
         after it are. If none is, nobody can tell what went with it.
         """
         asked = [(shard, start) for shard, start in starts.items() if start != START]
-        pages = calls(
-            self._options.url,
-            [("XREVRANGE", self._key(shard), start, "-", "COUNT", 1) for shard, start in asked],
-        )
         for (shard, start), page in zip(asked, pages, strict=True):
             if page or (shard, start) in self._warned:
                 continue
             text = (
-                f"shard {shard} of the journal under the prefix {self._options.prefix!r} at "
+                f"shard {shard} of {self._table.name} under the prefix {self._options.prefix!r} at "
                 f"{spoken_url(self._options.url)} was trimmed beyond the offset {start}: entries "
                 "may be lost"
             )
@@ -198,6 +307,3 @@ class Journal:
                 )
             log.warning("%s; going on with what is left (failOnDataLoss is false)", text)
             self._warned.add((shard, start))
-
-    def _key(self, shard: str) -> str:
-        return journal_key(self._options.prefix, int(shard))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -50,13 +51,15 @@ def spark_session(
     driver_memory: str = "1g",
     ui: bool = False,
     local_dir: str | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Build (or get) the SparkSession of this process and register the ``ackgate`` source.
+    """Build (or get) the SparkSession of this process and register ackgate's formats.
 
     Outside ``spark-submit`` it is local with all cores, bound to 127.0.0.1, and Java is found by
     :func:`connections.spark.java.find_java`; inside, master and memory stay as submitted.
-    ``tuned`` applies :data:`TUNED`; ``local_dir`` is where Spark keeps scratch files.
-    Raises JavaNotFoundError.
+    ``tuned`` applies :data:`TUNED`; ``local_dir`` is where Spark keeps scratch files; ``master``
+    and the settings in ``conf`` win over everything else. Raises JavaNotFoundError.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -68,7 +71,7 @@ def spark_session(
 
     from pyspark.sql import SparkSession
 
-    from connections.spark.source import AckgateDataSource
+    from connections.spark import register
 
     builder = SparkSession.builder.appName(app_name)
     settings = {
@@ -83,6 +86,9 @@ def spark_session(
         settings["spark.local.dir"] = local_dir
     if tuned:
         settings |= TUNED
+    if master is not None:
+        settings["spark.master"] = master
+    settings |= conf or {}
     if not submitted:
         # Spark talks a lot at its start before any setting of its own can stop it.
         quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.json').as_uri()}"
@@ -91,5 +97,5 @@ def spark_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.dataSource.register(AckgateDataSource)
+    register(spark)
     return spark

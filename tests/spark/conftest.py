@@ -54,12 +54,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 class Store:
     """The part of the gateway that the connector sees: entries go in, acks come out."""
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, *, create: bool = True) -> None:
         self.url = url
         self.prefix = prefix
         self.redis = redis.Redis.from_url(url, protocol=2)
         self._revisions: dict[str, int] = {}
-        self.redis.hset(meta_key(prefix), mapping={"format": 1, "shards": SHARDS})
+        if create:
+            self.redis.hset(meta_key(prefix), mapping={"format": 1, "shards": SHARDS})
 
     def event(
         self,
@@ -72,6 +73,9 @@ class Store:
         path: str = "/attributes/on",
         headers: dict[str, object] | None = None,
         kind: str = EVENT,
+        timestamp: str = "2026-02-03T04:05:06.789012Z",
+        entry_id: str = "*",
+        into: redis.Redis | None = None,
     ) -> str:
         """Append an entry, an event's unless ``kind`` says otherwise; its correlation-id."""
         revision = self._revisions[thing_id] = self._revisions.get(thing_id, 0) + 1
@@ -81,7 +85,7 @@ class Store:
             action=action,
             path=path,
             revision=revision,
-            timestamp="2026-02-03T04:05:06.789012Z",
+            timestamp=timestamp,
             correlation_id=correlation_id,
             requested_acks=labels,
             origin=origin,
@@ -95,12 +99,20 @@ class Store:
         }
         if action != "deleted":
             fields["v"] = json.dumps(value)
-        self.redis.xadd(self.journal(shard_of_id(thing_id, SHARDS)), fields)
+        key = self.journal(shard_of_id(thing_id, SHARDS))
+        (into or self.redis).xadd(key, fields, id=entry_id)
         return correlation_id
 
     def events(self, count: int, **more: Any) -> list[str]:
         """Append ``count`` entries to as many things; their correlation-ids."""
         return [self.event(f"org.acme:t{number}", number, **more) for number in range(count)]
+
+    def at_once(self, count: int, **more: Any) -> list[str]:
+        """As :meth:`events`; whoever reads sees all of them or none."""
+        with self.redis.pipeline(transaction=True) as together:
+            expected = self.events(count, into=together, **more)
+            together.execute()
+        return expected
 
     def last_id(self, shard: int) -> str:
         """Stream id of the youngest entry."""
@@ -201,16 +213,16 @@ class Query:
         function: Callable[[DataFrame, int], None],
         **options: str,
     ) -> None:
-        available_now = options.pop("trigger", "") == "availableNow"
+        trigger = options.pop("trigger", "") or "0 seconds"
         reader = spark.readStream.format("ackgate")
         for name, value in {"redisUrl": store.url, "prefix": store.prefix, **options}.items():
             reader = reader.option(name, value)
         writer = reader.load().writeStream.foreachBatch(function)
         writer = writer.option("checkpointLocation", str(checkpoint))
-        if available_now:
+        if trigger == "availableNow":
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime="0 seconds")
+            writer = writer.trigger(processingTime=trigger)
         self.query: StreamingQuery = writer.start()
 
     def wait(self, condition: Callable[[], object], what: str = "") -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from acks.journal import ASYNC, request_key, shard_of
+from acks.journal import ASYNC, leases_key, owners_key, request_key, shard_of
 from connections.spark import Acknowledger, LabelTaken, Poison, acknowledge
 from tests.servers import wait_for_sync
 from tests.spark.conftest import DEADLINE, SHARDS, Acks, Query, Seen, Store
@@ -198,6 +199,71 @@ def test_a_label_has_one_owner(store: Store) -> None:
             assert store.owner("spark:other") not in (None, owner)
     assert store.owner(LABEL) is None
     claim(LABEL).close()
+
+
+@pytest.mark.parametrize("persist", [False, True])
+def test_several_labels_get_an_ack_each(
+    spark: SparkSession, store: Store, acks: Acks, tmp_path: Path, persist: bool
+) -> None:
+    labels = (LABEL, "spark:indexed")
+    started = threading.Event()
+
+    def function(df: DataFrame, _batch: int) -> list[Poison]:
+        started.set()
+        return [Poison("a:bad-1", 400)]
+
+    with (
+        acknowledge(
+            function, labels, redis_url=store.url, prefix=store.prefix, persist=persist
+        ) as acknowledger,
+        Query(spark, store, tmp_path / "c", acknowledger) as query,
+    ):
+        query.wait(started.is_set)
+        store.event("a:both", labels=("x:other", *labels))
+        store.event("a:one", labels=("spark:indexed",))
+        store.event("a:none", labels=("x:other",))
+        store.event("a:bad", labels=labels)
+        acks.wait(5)
+        wait_for_sync(lambda: acknowledger.counters.acks == 3, DEADLINE)
+        assert acknowledger.counters.nacks == 2
+        assert store.owner(LABEL) == store.owner("spark:indexed") is not None
+    acks.receive()
+    assert sorted((thing, label, status) for _, label, thing, status, *_ in acks.records) == [
+        ("a:bad", LABEL, 400),
+        ("a:bad", "spark:indexed", 400),
+        ("a:both", LABEL, 200),
+        ("a:both", "spark:indexed", 200),
+        ("a:one", "spark:indexed", 200),
+    ]
+
+
+def test_a_group_shares_a_label(store: Store) -> None:
+    def claim(group: str) -> Acknowledger:
+        return acknowledge(Seen(), LABEL, group=group, redis_url=store.url, prefix=store.prefix)
+
+    with claim("team"):
+        with claim("team"):
+            assert store.redis.hget(owners_key(store.prefix), LABEL) == b"/team"
+        for other in ("", "others"):
+            with pytest.raises(LabelTaken, match="is taken by the group team"):
+                claim(other)
+    claim("").close()
+
+
+def test_the_label_of_a_holder_that_died_can_be_waited_for(store: Store) -> None:
+    store.give_away(LABEL, "spark-dead/query")
+    expiry = time.time() * 1000 + 1000
+    store.redis.zadd(leases_key(store.prefix), {"spark-dead": expiry})
+    with acknowledge(
+        Seen(), LABEL, redis_url=store.url, prefix=store.prefix, label_timeout=DEADLINE
+    ):
+        assert time.time() * 1000 >= expiry
+        assert store.owner(LABEL) is not None
+
+
+def test_an_acknowledger_needs_a_label(store: Store) -> None:
+    with pytest.raises(ValueError, match="needs a label"):
+        acknowledge(Seen(), [], redis_url=store.url, prefix=store.prefix)
 
 
 def test_a_closed_acknowledger_refuses_batches(spark: SparkSession, store: Store) -> None:

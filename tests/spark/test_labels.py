@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from acks.errors import GatewayError
 from acks.journal import leases_key, owners_key
 from connections.spark.labels import LabelLease, LabelLost, LabelTaken
 from tests.servers import RedisServer, redis_server, wait_for_sync
@@ -62,6 +63,38 @@ def test_all_labels_or_none(store: Store, lease: LabelLease) -> None:
         LabelLease(store.url, store.prefix, ["spark:free", LABEL])
     assert refused.value.label == LABEL
     assert store.owner("spark:free") is None
+
+
+def test_queries_of_a_group_share_their_labels(store: Store) -> None:
+    labels = ["spark:b", "spark:a"]
+    one = LabelLease(store.url, store.prefix, labels, ttl=0.6, group="sparks")
+    two = LabelLease(store.url, store.prefix, labels[::-1], ttl=0.6, group="sparks")
+    try:
+        one.check()
+        two.check()
+        for other, group in ((labels, ""), (labels[:1], "sparks"), (labels, "others")):
+            with pytest.raises(LabelTaken, match="the group sparks"):
+                LabelLease(store.url, store.prefix, other, group=group)
+        one.close()
+        with pytest.raises(LabelTaken):
+            LabelLease(store.url, store.prefix, labels)
+    finally:
+        one.close()
+        two.close()
+    assert store.redis.exists(owners_key(store.prefix)) == 0
+    with pytest.raises(GatewayError, match="ack-group"):
+        LabelLease(store.url, store.prefix, labels, group="not a name")
+
+
+def test_a_member_of_a_group_claims_a_lost_lease_anew(store: Store) -> None:
+    lease = LabelLease(store.url, store.prefix, [LABEL], ttl=0.6, group="sparks")
+    try:
+        store.redis.delete(leases_key(store.prefix), owners_key(store.prefix))
+        owners = owners_key(store.prefix)
+        wait_for_sync(lambda: store.redis.hget(owners, LABEL) == b"/sparks")
+        lease.check()
+    finally:
+        lease.close()
 
 
 def test_a_released_lease_says_so(store: Store, lease: LabelLease) -> None:
