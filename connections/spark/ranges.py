@@ -10,8 +10,8 @@ from pyspark.sql.datasource import InputPartition
 
 from connections.spark.pages import START, position
 
-#: Entries that are worth a task: starting one costs as much as reading some thousand.
-WORTH: Final = 5_000
+#: Entries that are worth a task: starting one costs as much as reading some thousand of them.
+WORTH: Final = 10_000
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def test_few_entries_are_one_task_and_min_partitions_makes_them_more(
 def test_many_entries_are_a_task_for_each_shard(spark: SparkSession, store: Store) -> None:
     with store.redis.pipeline(transaction=False) as pipeline:
         for shard in range(SHARDS):
-            for number in range(5100):
+            for number in range(10_100):
                 pipeline.xadd(store.journal(shard), {"m": "rubbish"}, id=f"{number + 1}-0")
         pipeline.execute()
     assert read(spark, store).rdd.getNumPartitions() == SHARDS

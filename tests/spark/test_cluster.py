@@ -51,7 +51,7 @@ def test_a_lost_executor_loses_no_event(
 ) -> None:
     """The executors have the connector from the wheel alone."""
     driver = drivers.start(hold="work", sink={"sendOn": send_on})
-    wait_for_sync(lambda: two_workers.executors() == 2, 60, "two executors")
+    wait_for_sync(lambda: two_workers.executors() == 2, 180, "two executors")
     expected = {*store.events(40, labels=(LABEL,))}
     mark, go = tmp_path / "mark", tmp_path / "go"
     driver.wait_for(lambda: mark.exists() and mark.read_text(), "a task that stands still")

@@ -28,7 +28,8 @@ def here(tmp_path: Path, server: RedisServer) -> Iterator[Site]:
 
 
 def events(spark: SparkSession, here: Site) -> DataFrame:
-    return spark.readStream.format("ackgate").option("redisUrl", here.url).load()
+    options = {"redisUrl": here.url, "prefix": here.prefix}
+    return spark.readStream.format("ackgate").options(**options).load()
 
 
 def wait_started(query: StreamingQuery) -> None:
@@ -55,7 +56,7 @@ def test_the_batch_function_decides_what_the_requester_gets(
             if row.value == "99"
         ]
 
-    with acknowledge(ingest, redis_url=here.url, on_failure="skip") as acks:
+    with acknowledge(ingest, redis_url=here.url, prefix=here.prefix, on_failure="skip") as acks:
         query = (
             events(spark, here)
             .writeStream.foreachBatch(acks)
@@ -102,7 +103,7 @@ def test_rows_of_the_sink_are_the_answer(spark: SparkSession, here: Site, tmp_pa
     )
     query = (
         acks.writeStream.format("ackgate-acks")
-        .options(redisUrl=here.url, labels=LABEL)
+        .options(redisUrl=here.url, prefix=here.prefix, labels=LABEL)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )

@@ -248,6 +248,16 @@ def test_no_shard_starves_whatever_the_limit(store: Store, limit: int) -> None:
     assert reading.after(offset, limit) == ([], offset)
 
 
+def test_long_ways_are_walked_in_steps_and_end_at_the_same_place(store: Store) -> None:
+    store.at_once(5000)
+    reading = journal(store)
+    for limit in (2001, 4321, 4999, 9999):
+        entries, reached = reading.after(reading.earliest(), limit)
+        walked, counts = reading.reach(reading.earliest(), limit, reading.latest())
+        assert walked == reached
+        assert sum(counts.values()) == len(entries) == min(limit, 5000)
+
+
 def test_an_offset_of_other_data_is_refused(store: Store) -> None:
     with pytest.raises(RuntimeError, match="belongs to other data"):
         journal(store).after({"0": "0-0"}, 10)
