@@ -75,7 +75,7 @@ TIDY := sed -i -e '/^\# WARNING: The following packages/,$$d' -e '/^\# The follo
 
 .PHONY: lock
 lock: $(DEV_STAMP) ## Write requirements/*.lock anew from pyproject.toml
-	@for lock in dev:--all-extras demo:--extra=demo gateway:; do \
+	@for lock in dev:--extra=dev demo:--extra=demo gateway:--extra=connections; do \
 	  name=$${lock%%:*} options=$${lock#*:}; \
 	  echo "requirements/$$name.lock ..."; \
 	  [ $$name = dev ] || options="$$options -c requirements/dev.lock"; \

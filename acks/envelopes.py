@@ -28,6 +28,12 @@ WEAK_FILTERED = _WEAK + (
     "configured RQL filter."
 )
 """Payload for a receiver whose filter does not fit, or to whom nothing is left of it (spec 6)."""
+WEAK_DROPPED = _WEAK + (
+    "the subscriber was not authorized, the subscriber did not subscribe for the signal type, the "
+    "signal was dropped by a configured RQL filter, or the signal was dropped by all payload "
+    "mappers."
+)
+"""Payload for a target of a connection that drops the signal (spec 6)."""
 
 _CRITERIA = {MESSAGE: "messages", COMMAND: "commands", LIVE_EVENT: "events"}
 

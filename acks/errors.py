@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from acks.access_errors import ACCESS_ERRORS
+from acks.connection_errors import CONNECTION_ERRORS
 from acks.error_kind import ErrorKind
 from acks.policy_errors import POLICY_ERRORS
 from acks.thing_errors import THING_ERRORS
@@ -392,6 +393,8 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
         "There was an error while processing the request.",
         "Please contact the operator and name the correlation-id of this answer.",
     ),
+    # --- connections to brokers
+    *CONNECTION_ERRORS,
     # --- Ditto Protocol
     ErrorKind(
         "signal.enrichment.failed",

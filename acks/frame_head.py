@@ -132,10 +132,14 @@ def frame_options(
     defaults: HeaderDefaults,
     max_timeout_ms: int,
     default_timeout_ms: int,
+    *,
+    settled: bool = False,
 ) -> AckOptions:
     """Read and complete the three headers of a command (spec 2.2, 2.4, 2.5).
 
-    Too long a timeout is cut, not refused. Raises ``header.invalid``, ``timeout.invalid``.
+    Too long a timeout is cut, not refused. ``settled``: the message is settled with its broker by
+    the acks, so that they mean something without a response, too (seed, table "Connectivity").
+    Raises ``header.invalid``, ``timeout.invalid``.
     """
     setter = Setter.LIVE if live else Setter.TWIN_MODIFY
     if defaults == "ditto":
@@ -143,7 +147,7 @@ def frame_options(
     options = http_options(
         setter, requested_acks, response_required, timeout, defaults, _NO_LIMIT, default_timeout_ms
     )
-    if options.requested_acks and not options.response_required:
+    if options.requested_acks and not options.response_required and not settled:
         raise error(
             "header.invalid",
             message="For WebSocket, it is forbidden to request acknowledgements while "

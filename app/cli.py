@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 import click
 
+from app.cli_connections import connections
 from app.cli_spark import spark
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ def version() -> None:
     click.echo(f"ackgate {installed('ackgate')}")
 
 
+main.add_command(connections)
 main.add_command(spark)
 
 

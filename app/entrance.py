@@ -9,6 +9,7 @@ import structlog
 
 from acks.errors import error
 from acks.journal import EVENT
+from app.crew import Crew
 from app.group_members import Members
 from app.session import Session, Subscription
 from app.sessions import Sessions
@@ -39,6 +40,7 @@ class Entrance:
         outbox_bytes: int,
     ) -> None:
         self.closed = False
+        self._crews: dict[str, Crew] = {}
         self._sessions = sessions
         self._registry = registry
         self._tail = tail
@@ -130,6 +132,48 @@ class Entrance:
         if listened:
             await self._tail.release()
 
+    # --- connections
+
+    async def open_crew(self, crew: Crew) -> None:
+        """Let the sessions of a connection's targets in; :meth:`claim_crew` gets their labels.
+
+        Returns when every later signal will be delivered. Raises ``gateway:service.unavailable``.
+        """
+        room = self._max_sessions - len(self._sessions)
+        if self.closed or len(crew.sessions) > room:
+            raise error("gateway:service.unavailable", reason="It takes no more sessions.")
+        if crew.sessions:
+            await self._acquire_tail()
+        self._crews[crew.id] = crew
+        self._sessions.add_crew(crew)
+
+    async def claim_crew(self, crew: Crew) -> str | None:
+        """Claim the labels of a crew that does not have them; None, or one that is taken.
+
+        Raises StoreUnavailable and StoreError.
+        """
+        if crew.owns or not crew.labels:
+            return None
+        taken = await self._registry.claim(crew.id, crew.labels)
+        if taken is None:
+            if crew.id not in self._crews:
+                await self._registry.release(crew.id)
+            else:
+                self._sessions.crew_claimed(crew)
+        return taken
+
+    async def close_crew(self, crew: Crew) -> None:
+        """End the sessions of a crew: its labels are free at once. Idempotent."""
+        if self._crews.pop(crew.id, None) is None:
+            return
+        self._sessions.remove_crew(crew)
+        for session in crew.sessions.values():
+            session.close(1000, "")
+        if crew.labels:
+            await self._registry.release(crew.id)
+        if crew.sessions:
+            await self._tail.release()
+
     async def _acquire_tail(self) -> None:
         try:
             await self._tail.acquire()
@@ -138,7 +182,10 @@ class Entrance:
 
     def lost(self, session_id: str, label: str) -> None:
         """The lease of a session's label could not be kept: the session is told and closed."""
-        session = self._sessions.get(session_id)
+        session, crew = self._sessions.get(session_id), self._crews.get(session_id)
         if session is not None:
             log.warning("labels.lost", session=session_id, label=label)
             session.lost()
+        elif crew is not None:
+            log.warning("labels.lost", connection=crew.connection_id, label=label)
+            self._sessions.crew_lost(crew)

@@ -17,6 +17,7 @@ from acks.live import INVALID_RESPONSE, LiveResponse, awaited
 from acks.pending import Pending
 from acks.signals import Acknowledgement, Command, Live, Query, Response
 from app.accepting import Accepting
+from app.crew import RELAYED
 from app.enrichment import Enrichment
 from app.entrance import Entrance
 from app.groups import CONTROL, Groups
@@ -39,6 +40,8 @@ OnOutcome = Callable[[Outcome], None]
 
 ENFORCEMENT_MS = 3_000
 """How long a command that wants no answer is watched for an error (spec 2.6), ms."""
+DISMISS_S = 2.0
+"""How long sessions get to read what is left, and why they are closed, s."""
 SLICE = 500
 """Requests that expire in one go; the rest follow in the next turn of the loop."""
 
@@ -64,6 +67,7 @@ class Gateway:
         self.counters = Counters()
         self.draining = False
         self.outcomes: Outcomes | None = None
+        self.on_relayed: Callable[[Acknowledgement], None] = self._stray  # for a connection here
         self._max_pending = max_pending
         self._max_sessions = max_sessions
         self._outbox_bytes = outbox_bytes
@@ -71,7 +75,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self.sessions = Sessions(self.send, self._owns_labels)
+        self.sessions = Sessions(self.send, self.owns_labels)
 
     def connect(
         self,
@@ -297,19 +301,19 @@ class Gateway:
 
     def acknowledge(self, session: Session, ack: Acknowledgement) -> None:
         """Take an ack of a subscriber, already checked by the protocol; strays are ignored."""
-        routed = session.forward(ack) if self._owns_labels() else None
-        if routed is None:
-            self.counters.acks_ignored += 1
-        else:
-            self.send(*routed)
+        self.forward(session.forward(ack) if self.owns_labels() else None)
 
     def answer(self, session: Session, response: LiveResponse) -> None:
         """Take a subscriber's response to a live signal; strays are ignored."""
-        routed = session.answer(response)
+        self.forward(session.answer(response))
+
+    def forward(self, routed: tuple[str, Acknowledgement] | None) -> bool:
+        """Send an ack to the node that waits for it; False for None, which is one too many."""
         if routed is None:
             self.counters.acks_ignored += 1
-        else:
-            self.send(*routed)
+            return False
+        self.send(*routed)
+        return True
 
     def send(self, node: str, ack: Acknowledgement) -> None:
         """Take an ack or a control record to a node; ASYNC is the record of its request."""
@@ -332,14 +336,20 @@ class Gateway:
             self._pending.refuse(ack.correlation_id, ack.payload)
         elif ack.label in CONTROL:
             self.groups.control(ack)
+        elif ack.label == RELAYED:
+            self.on_relayed(ack)
         else:
             self.counters.acks_ignored += 1
+
+    def _stray(self, _: Acknowledgement) -> None:
+        self.counters.acks_ignored += 1
 
     def owed(self, correlation_id: str, labels: Iterable[str]) -> list[str]:
         """Those of ``labels`` that a request of this node still waits for."""
         return [one for one in labels if self._pending.is_outstanding(correlation_id, one)]
 
-    def _owns_labels(self) -> bool:
+    def owns_labels(self) -> bool:
+        """Whether the declared labels of this process are surely still its own."""
         return self._registry.valid()
 
     # --- time
@@ -388,7 +398,7 @@ class Gateway:
     async def drain(self, timeout: float) -> None:
         """Refuse new work, let what is open finish for at most ``timeout`` seconds, end the rest.
 
-        What is left gets a 503; then every session is closed with a code that invites to reconnect.
+        What is left gets a 503. Sessions stay until :meth:`dismiss`.
         """
         self.draining = self.entrance.closed = True
         loop = asyncio.get_running_loop()
@@ -401,9 +411,13 @@ class Gateway:
         await self.accepting.close()
         if self._timer is not None:
             self._timer.cancel()
+
+    async def dismiss(self, timeout: float = DISMISS_S) -> None:
+        """Close every session with a code that invites to reconnect, and wait until it has left."""
         for session in self.sessions.all():
             session.close(1012, "The gateway restarts; you may reconnect.")
-        while len(self.sessions) and loop.time() < end + 2.0:  # noqa: ASYNC110 - as above
+        end = asyncio.get_running_loop().time() + timeout
+        while len(self.sessions) and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

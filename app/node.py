@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 import structlog
@@ -9,20 +10,24 @@ import structlog
 from app.access import authenticator_of
 from app.announcements import Announcer
 from app.api.acks import Acks
+from app.api.connections import Connections
 from app.api.events import Events
 from app.api.front import Front
 from app.api.http import Rules
 from app.api.labels import Labels
 from app.api.messages import Messages
 from app.api.policies import Policies, WhoAmI
+from app.api.protocol_commands import Desk
 from app.api.queries import Queries
 from app.api.reception import Reception
 from app.api.report import Report
 from app.api.rest import Rest
 from app.api.things import Things
 from app.api.ws import WebSocket
-from app.api.ws_commands import Desk
 from app.api.ws_policies import PolicyCommands
+from app.connection_client import Means
+from app.connections import Connections as Runner
+from app.connections import pace_of
 from app.gateway import Gateway
 from app.group_members import Members
 from app.groups import Groups
@@ -33,6 +38,7 @@ from app.outcomes import Outcomes
 from app.replay import Replay
 from app.settings import Settings
 from app.store.ackbus import AckBus
+from app.store.connections import ConnectionStore
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry
 from app.store.layout import check_durability, check_layout
@@ -40,8 +46,12 @@ from app.store.policies import PolicyChanges, PolicyStore
 from app.store.redis_client import Redis, RedisAddress
 from app.store.requests import RequestStore
 from app.store.twins import TwinStore
+from connections.drivers import late
 
 log = structlog.get_logger(__name__)
+
+CLOSE_S = 1.0
+"""How long connections may take to send what is left when the process ends, s."""
 
 
 class Node:
@@ -159,6 +169,25 @@ class Node:
             keep=settings.journal_max_entries,
             most=max(1, settings.max_pending // 10),
         )
+        rules = Rules(
+            settings.header_defaults,
+            int(settings.max_timeout * 1000),
+            int(settings.default_timeout * 1000),
+        )
+        policies = PolicyCommands(self._policies, rules, settings.max_headers_chars)
+        self._desk = Desk(gateway, policies, rules, settings.max_headers_chars)
+        self._documents = ConnectionStore(self._redis, prefix)
+        self._runner = Runner(
+            Means(
+                self._documents,
+                self._desk,
+                late,
+                pace_of(settings),
+                settings.connection_lease,
+                settings.session_outbox,
+            ),
+            address,
+        )
         self._started = False
         self._metrics = Metrics(
             self._redis,
@@ -173,11 +202,7 @@ class Node:
     def _front(self) -> Front:
         settings = self._settings
         authenticator = self._authenticator = authenticator_of(settings)
-        rules = Rules(
-            settings.header_defaults,
-            int(settings.max_timeout * 1000),
-            int(settings.default_timeout * 1000),
-        )
+        rules = self._desk.rules
         reception = Reception(
             authenticator,
             max_body=settings.max_body_bytes,
@@ -192,19 +217,16 @@ class Node:
             self.gateway, reception, labels, report, max_streams=settings.max_ack_streams
         )
         policies = Policies(self._policies, reception, rules)
-        desk = Desk(
-            self.gateway,
-            PolicyCommands(self._policies, rules, settings.max_headers_chars),
-            rules,
-            settings.max_headers_chars,
-        )
-        websocket = WebSocket(desk, reception, authenticator)
+        websocket = WebSocket(self._desk, reception, authenticator)
         rest = Rest(authenticator, self.health, self._metrics.render).build()
         return Front(
             things,
             messages,
             {
                 "acks": self._acks,
+                "connections": Connections(
+                    self._documents, reception, frozenset(settings.connection_blocked_hosts)
+                ),
                 "policies": policies,
                 "whoami": WhoAmI(reception),
             },
@@ -232,6 +254,8 @@ class Node:
         await self._registry.start()
         await self._groups.start(deadline)
         self._announcer.start()
+        if self._settings.connections:
+            await self._runner.start(deadline)
         self._metrics.start()
         self._started = True
         log.info("gateway.started", node=self.id)
@@ -240,13 +264,21 @@ class Node:
         """Finish what is open and close all sessions (flow 7)."""
         log.info("gateway.draining", node=self.id, open_requests=self.gateway.open_requests)
         await self._announcer.close()
-        await self.gateway.drain(self._settings.drain_timeout)
+        timeout = self._settings.drain_timeout
+        # Sources stop before commands are refused, lest their messages come again for nothing.
+        settled = self._runner.drain(timeout)
+        await asyncio.sleep(0)
+        await self.gateway.drain(timeout)
+        await settled
+        await self._runner.close(CLOSE_S)
+        await self.gateway.dismiss()
 
     async def stop(self) -> None:
         """Release the labels and disconnect from the store."""
         self._started = False
         await self._announcer.close()
         await self._authenticator.close()
+        await self._runner.close()
         await self._metrics.close()
         if self.gateway.outcomes is not None:
             await self.gateway.outcomes.close()
@@ -301,5 +333,6 @@ class Node:
             "open_requests": self.gateway.open_requests,
             "sessions": len(sessions),
             "links": len(self._links),
+            **self._runner.figures(),
             "ready": float(ready),
         }

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import structlog
 
-from acks.envelopes import REDELIVERED, Envelope, error_envelope, event_envelope, live_envelope
+from acks.envelopes import REDELIVERED, Envelope, event_envelope, live_envelope
 from acks.errors import GatewayError, error
 from acks.headers import visible_acks
 from acks.interest import extra_of, fits
@@ -245,16 +245,7 @@ class _Offer:
         return twin, await self._enrichment.policy(meta.thing_id, twin.policy_id, subjects)
 
     def _failed(self, problem: GatewayError) -> Verdict:
-        """Send an error in place of the signal (spec websocket-... 1.5).
-
-        Who has another form than envelopes is sent away: coming back, it may get the signal.
-        """
-        meta, session = self._entry.meta, self._session
-        if session.render is None:
-            envelope = error_envelope(problem, meta.correlation_id, meta.thing_id)
-            session.put(orjson.dumps(envelope))
-        else:
-            session.close(1011, problem.message)
+        self._session.failed(self._entry.meta, problem)
         return Verdict.FAILED
 
     # --- at last

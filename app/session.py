@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from acks.envelopes import error_envelope
-from acks.errors import error
+from acks.errors import GatewayError, error
 from acks.fields import Selector
 from acks.headers import next_correlation_id
 from acks.interest import looks_at_things
@@ -166,6 +166,17 @@ class Session:
     async def ended(self) -> None:
         """Wait until the session is to be closed."""
         await self._ending.wait()
+
+    def failed(self, meta: EntryMeta, problem: GatewayError) -> None:
+        """Say that a signal cannot be shown as it should be (spec websocket-... 1.5).
+
+        Who has another form than envelopes is sent away: coming back, it may get the signal.
+        """
+        if self.render is None:
+            envelope = error_envelope(problem, meta.correlation_id, meta.thing_id)
+            self.put(orjson.dumps(envelope))
+        else:
+            self.close(1011, problem.message)
 
     def lost(self) -> None:
         """Say that a label of this session is taken by somebody else, and close (spec ws 1.6)."""

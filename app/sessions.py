@@ -11,9 +11,12 @@ import orjson
 import structlog
 
 from acks.envelopes import WEAK_FILTERED, WEAK_UNSUBSCRIBED, event_envelope
+from acks.errors import GatewayError
 from acks.headers import visible_acks
 from acks.journal import EVENT, EntryMeta
 from acks.signals import Acknowledgement
+from app.crew import WEAK as CREW_WEAK
+from app.crew import Crew, failed_ack
 from app.enrichment import Enrichment
 from app.entry import Entry
 from app.offers import Offers, OnVerdict, Verdict, awaited_of, rendered
@@ -58,6 +61,8 @@ class Sessions:
         # refuse one of them, so one label may seem to be in two groups.
         self._grouped: dict[str, dict[str, dict[str, Session]]] = {}
         self._members: dict[str, dict[str, Session]] = {}  # by group
+        self._crews: dict[str, Crew] = {}  # by the origin of their connection's signals
+        self._crewed: dict[str, Crew] = {}  # by label
         self.on_shared: OnShared | None = None  # decides who of a group gets a signal
         self._offers = Offers()
         self._direct = 0  # signals delivered without an offer
@@ -124,6 +129,39 @@ class Sessions:
                 if not groups:
                     del self._grouped[label]
 
+    def add_crew(self, crew: Crew) -> None:
+        """Take in the sessions of a connection's targets, whose labels are not theirs yet."""
+        self._crews[crew.origin] = crew
+        for number, session in crew.sessions.items():
+            self._sessions[session.id] = session
+            for kind, subscription in crew.wants[number].items():
+                self.subscribe(session, subscription, kind)
+
+    def crew_claimed(self, crew: Crew) -> None:
+        """A crew owns its labels from now on."""
+        crew.claimed()
+        for label in crew.labels:
+            self._crewed[label] = crew
+
+    def crew_lost(self, crew: Crew) -> None:
+        """A crew does not own its labels any more; idempotent."""
+        crew.lost()
+        for label in crew.labels:
+            if self._crewed.get(label) is crew:
+                del self._crewed[label]
+
+    def remove_crew(self, crew: Crew) -> None:
+        """Forget a crew and its sessions; idempotent."""
+        self.crew_lost(crew)
+        if self._crews.get(crew.origin) is crew:
+            del self._crews[crew.origin]
+        for session in crew.sessions.values():
+            self.remove(session)
+
+    def crew(self, origin: str) -> Crew | None:
+        """The crew of the connection whose signals have this origin, if it is here."""
+        return self._crews.get(origin)
+
     def members(self, group: str) -> dict[str, Session]:
         """The sessions here that are members of a group, by id; not to be changed."""
         return self._members.get(group, {})
@@ -166,6 +204,8 @@ class Sessions:
             _leave_out(receivers, meta.revoked)
         if meta.session:
             receivers.pop(meta.session, None)
+        if self._crews:
+            self._muster(shard, entry_id, meta, fields_of, receivers)
         if self._grouped and meta.requested_acks:
             self._share(shard, entry_id, meta, fields, receivers)
         if receivers:
@@ -195,6 +235,45 @@ class Sessions:
         for group, labels in shared.items():
             if self.on_shared is not None:
                 self.on_shared(group, labels, meta, shard, entry_id, fields)
+
+    def _muster(
+        self,
+        shard: int,
+        entry_id: bytes,
+        meta: EntryMeta,
+        fields: dict[bytes, bytes],
+        receivers: dict[str, Session],
+    ) -> None:
+        """Offer what asks for a crew's label to its sessions, and note what becomes of it there.
+
+        The crew of who has sent it gets nothing.
+        """
+        own = self._crews.get(meta.session) if meta.session else None
+        asked: dict[str, Crew] = {}
+        for label in meta.requested_acks:
+            crew = self._crewed.get(label)
+            if crew is not None and crew is not own:
+                asked[crew.id] = crew
+        if own is not None:
+            for session in own.sessions.values():
+                receivers.pop(session.id, None)
+        if not asked:
+            return
+        raw = fields[b"h"]
+        entry = Entry(shard, entry_id, meta, _headers(raw), fields.get(b"v"))
+
+        def conclude(label: str, verdict: Verdict, problem: GatewayError | None) -> None:
+            if problem is None:
+                self._send_weak(meta, raw, label, verdict, CREW_WEAK[verdict])
+            elif self._owns():
+                headers = weak_headers(meta.correlation_id, raw, weak=False)
+                self._send_ack(meta.origin, failed_ack(meta, label, problem, headers))
+
+        for crew in asked.values():
+            judge = crew.judge(meta.requested_acks, conclude)
+            for session in crew.sessions.values():
+                receivers.pop(session.id, None)
+                self._offer(session, entry, judge(session))
 
     def _deliver(
         self,
@@ -251,6 +330,13 @@ class Sessions:
         """
         fields_of = dict(zip(fields[::2], fields[1::2], strict=True))
         meta = EntryMeta.from_json(orjson.loads(fields_of[b"m"]))
+        entry = Entry(shard, entry_id, meta, _headers(fields_of[b"h"]), fields_of.get(b"v"))
+        self._offer(session, entry, on_verdict, redelivered)
+
+    def _offer(
+        self, session: Session, entry: Entry, on_verdict: OnVerdict, redelivered: bool = False
+    ) -> None:
+        meta = entry.meta
         if meta.session == session.id:
             on_verdict(Verdict.OWN)
             return
@@ -258,7 +344,6 @@ class Sessions:
         if subjects.isdisjoint(meta.readers) or not subjects.isdisjoint(meta.revoked):
             on_verdict(Verdict.UNAUTHORIZED)
             return
-        entry = Entry(shard, entry_id, meta, _headers(fields_of[b"h"]), fields_of.get(b"v"))
         self._offers.offer(session, entry, on_verdict, redelivered)
 
     # --- weak acks
@@ -276,25 +361,31 @@ class Sessions:
 
         return decided if meta.requested_acks else _unasked
 
-    def _send_weak(self, meta: EntryMeta, headers: bytes, label: str, verdict: Verdict) -> None:
+    def _send_weak(
+        self, meta: EntryMeta, headers: bytes, label: str, verdict: Verdict, text: str = ""
+    ) -> None:
         if not self._owns():
             return
         self.weak[verdict] += 1
-        copied = weak_headers(meta.correlation_id, headers)
+        copied, text = weak_headers(meta.correlation_id, headers), text or WEAK[verdict]
         self._send_ack(
             meta.origin,
-            Acknowledgement(label, meta.thing_id, meta.correlation_id, 200, WEAK[verdict], copied),
+            Acknowledgement(label, meta.thing_id, meta.correlation_id, 200, text, copied),
         )
 
 
-def weak_headers(correlation_id: str, headers: bytes) -> dict[str, Any]:
-    """The headers of a weak ack: an entry's, but for those that say of what kind it is."""
+def weak_headers(correlation_id: str, headers: bytes, *, weak: bool = True) -> dict[str, Any]:
+    """The headers of a weak ack: an entry's, but for those that say of what kind it is.
+
+    Without ``weak`` they do not say that it is one.
+    """
     copied = {
         **_headers(headers),
         "correlation-id": correlation_id,
         "response-required": False,
-        "ditto-weak-ack": True,
     }
+    if weak:
+        copied["ditto-weak-ack"] = True
     copied.pop("content-type", None)
     return copied
 

@@ -21,7 +21,7 @@ from pydantic_settings import SettingsConfigDict
 from acks.journal import DEFAULT_PREFIX, DEFAULT_SHARDS
 from app.credentials import Credential
 from app.settings_access import AccessSettings
-from app.settings_values import Count, Duration, Size
+from app.settings_values import Count, Duration, Names, Size
 
 __all__ = ["Credential", "Loaded", "Settings", "SettingsError", "UnsafeSettings", "load"]
 
@@ -139,6 +139,30 @@ class Settings(AccessSettings):
     )
     drain_timeout: Duration = Field(
         10.0, description="Time that open requests get to finish after SIGTERM."
+    )
+
+    connections: bool = Field(
+        True, description="Whether this gateway runs connections (docs/connections.md)."
+    )
+    connection_lease: Duration = Field(
+        6.0, description="Time after which another gateway runs the connections of a dead one."
+    )
+    connection_open_timeout: Duration = Field(
+        50.0, description="Longest time that it may take to connect with a broker."
+    )
+    connection_retry: Duration = Field(
+        5.0, description="Wait before a lost connection is opened again; doubles every time."
+    )
+    connection_retry_max: Duration = Field(
+        3_600.0, description="Longest wait before a lost connection is opened again."
+    )
+    connection_in_flight: Count = Field(
+        100, description="Messages that one client of a connection handles at a time."
+    )
+    connection_blocked_hosts: Names = Field(
+        (),
+        description="Hosts that no connection may lead to: names, addresses, networks. With any "
+        "of them, this machine and private networks are blocked, too.",
     )
 
     max_pending: Count = Field(

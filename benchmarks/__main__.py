@@ -20,6 +20,7 @@ from benchmarks.processes import REPOSITORY, Lab
 from benchmarks.report import machine, markdown, write
 from benchmarks.sessions import fanout, idle, labels
 from benchmarks.spark import spark
+from benchmarks.spark_acks import spark_acks
 from benchmarks.spark_read import spark_read
 from benchmarks.start import start
 from benchmarks.throughput import ack1, ack64, ack256, attributes, get, merge, persisted
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Lab, int, float], Result]] = {
     "idle": idle,
     "labels": labels,
     "spark": spark,
+    "spark_acks": spark_acks,
     "spark_read": spark_read,
     "pending": pending,
     "start": start,
@@ -53,6 +55,7 @@ ROUNDS = {
     "idle": 3,
     "labels": 3,
     "spark": 3,
+    "spark_acks": 3,
     "spark_read": 3,
     "pending": 3,
     "start": 7,

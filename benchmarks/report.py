@@ -38,6 +38,10 @@ LABELS = {
     "rss_mb": "RSS MB",
     "pss_mb": "PSS MB",
     "rows_per_s": "rows/s",
+    "events_per_s": "events/s",
+    "java_cpu_us": "Java CPU µs/event",
+    "python_cpu_us": "Python CPU µs/event",
+    "events_per_cpu_s": "events per CPU second",
     "python_mb": "largest Python process, RSS MB",
 }
 SYSTEMS = [

@@ -1,1 +1,1 @@
-"""Wires that leave the process: so far Spark."""
+"""Wires that leave the process: brokers and Spark."""

@@ -15,6 +15,11 @@ Mappers = tuple[str, ...]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+def _nothing() -> Mapping[str, Any]:
+    # A dataclass of Python 3.11 takes no default that cannot be hashed.
+    return _NOTHING
+
+
 @dataclass(frozen=True, slots=True)
 class Uri:
     """Where a broker is. ``user`` and ``password`` are decoded and never shown."""
@@ -47,7 +52,7 @@ class ReplyTarget:
     """Where answers to what a source consumes are published."""
 
     address: str
-    header_mapping: Mapping[str, str] = _NOTHING
+    header_mapping: Mapping[str, str] = field(default_factory=_nothing)
     expected: frozenset[str] = frozenset({"response", "error"})
 
 
@@ -71,7 +76,7 @@ class Source:
     enforcement: Enforcement | None = None
     includes: tuple[str, ...] = ()  # acknowledgementRequests
     ack_filter: str | None = None
-    header_mapping: Mapping[str, str] = _NOTHING
+    header_mapping: Mapping[str, str] = field(default_factory=_nothing)
     mappers: Mappers = ()
     declared: tuple[str, ...] = ()  # declaredAcks, resolved
     reply: ReplyTarget | None = None
@@ -87,7 +92,7 @@ class Target:
     subjects: tuple[str, ...]
     qos: int | None = None
     issued: str | None = None  # issuedAcknowledgementLabel, resolved
-    header_mapping: Mapping[str, str] = _NOTHING
+    header_mapping: Mapping[str, str] = field(default_factory=_nothing)
     mappers: Mappers = ()
 
 
@@ -106,7 +111,7 @@ class Connection:
     failover: bool = True
     validate_certificates: bool = True
     ca: str | None = None  # PEM of the authorities that are trusted
-    credentials: Mapping[str, Any] = field(default=_NOTHING, repr=False)
-    specific: Mapping[str, str] = _NOTHING  # specificConfig
-    mapping_definitions: Mapping[str, Any] = _NOTHING
+    credentials: Mapping[str, Any] = field(default_factory=_nothing, repr=False)
+    specific: Mapping[str, str] = field(default_factory=_nothing)  # specificConfig
+    mapping_definitions: Mapping[str, Any] = field(default_factory=_nothing)
     tags: tuple[str, ...] = ()

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import NamedTuple
 
-from acks.wildcards import like
+from connections.placeholder_functions import FUNCTIONS, MAX_LENGTH, MAX_TEXTS, Values, apply
 
 MAX_FUNCTIONS = 10
 """Functions in one pipeline (spec 4.2)."""
-MAX_TEXTS = 1_000
-"""Texts that one template stands for; further ones are left out."""
 
-Values = tuple[str, ...]
 Lookup = Callable[[str, str], Sequence[str]]
 """(prefix, name) -> what the placeholder stands for; nothing if it is not resolved."""
 
@@ -55,11 +52,13 @@ class Pipeline:
         """
         values = start if self.source is None else tuple(lookup(*self.source))
         for name, arguments in self.calls:
+            if name == "delete":
+                return ()  # for good: no later function brings a value back
             given = [
                 tuple(lookup(*argument)) if isinstance(argument, Reference) else (argument,)
                 for argument in arguments
             ]
-            values = _FUNCTIONS[name][0](values, given)
+            values = apply(name, values, given)
         return values
 
     def references(self) -> Iterator[Reference]:
@@ -83,7 +82,8 @@ class Template:
         choices = [
             part.resolve(lookup) if isinstance(part, Pipeline) else (part,) for part in self.parts
         ]
-        return tuple("".join(texts) for texts in islice(product(*choices), MAX_TEXTS))
+        found = ("".join(texts) for texts in islice(product(*choices), MAX_TEXTS))
+        return tuple(text for text in found if len(text) <= MAX_LENGTH)
 
 
 def parse_template(text: str, prefixes: frozenset[str]) -> Template:
@@ -176,8 +176,8 @@ class _Scanner:
         return not char.isspace() and char not in "|(){}'\","
 
     def _call(self, name: str) -> Call:
-        if name not in _FUNCTIONS:
-            raise PlaceholderError(f"unknown function fn:{name}; there is {', '.join(_FUNCTIONS)}")
+        if name not in FUNCTIONS:
+            raise PlaceholderError(f"unknown function fn:{name}; there is {', '.join(FUNCTIONS)}")
         self.expect("(")
         arguments: list[str | Reference] = []
         if not self._found(")"):
@@ -185,8 +185,10 @@ class _Scanner:
             while self._found(","):
                 arguments.append(self._argument())
             self.expect(")")
-        if len(arguments) not in _FUNCTIONS[name][1]:
-            allowed = " or ".join(map(str, _FUNCTIONS[name][1]))
+        if name == "filter" and arguments[1:] == ["exists"] and isinstance(arguments[0], Reference):
+            arguments.append("true")  # the short form fn:filter(header:x,'exists')
+        if len(arguments) not in FUNCTIONS[name][1]:
+            allowed = " or ".join(map(str, FUNCTIONS[name][1]))
             raise PlaceholderError(f"fn:{name} takes {allowed} arguments, not {len(arguments)}")
         return Call(name, tuple(arguments))
 
@@ -215,63 +217,3 @@ class _Scanner:
 
     def _wrong(self, wanted: str) -> PlaceholderError:
         return PlaceholderError(f"expected {wanted} at character {self.at + 1} of '{self.text}'")
-
-
-# --- functions -------------------------------------------------------------------------------
-
-
-def _filter(values: Values, arguments: list[Values]) -> Values:
-    """With three arguments all values or none, with two each value by itself (spec 4.2)."""
-    if len(arguments) == 3:
-        left, operator, right = arguments
-        return values if _holds(left, operator, right) else ()
-    operator, right = arguments
-    return tuple(value for value in values if _holds((value,), operator, right))
-
-
-def _holds(left: Values, operator: Values, right: Values) -> bool:
-    match operator:
-        case ("exists",):
-            return right in (("true",), ("false",)) and bool(left) == (right == ("true",))
-        case ("eq",):
-            return not set(left or ("",)).isdisjoint(right or ("",))
-        case ("ne",):
-            return set(left or ("",)).isdisjoint(right or ("",))
-        case ("like",):
-            patterns = [pattern for value in right or ("",) for pattern in value.split("|")]
-            return any(like(value, pattern) for value in left or ("",) for pattern in patterns)
-        case _:
-            return False  # an unknown operator filters everything away (spec 4.2)
-
-
-def _default(values: Values, arguments: list[Values]) -> Values:
-    return values or arguments[0]
-
-
-def _split(values: Values, arguments: list[Values]) -> Values:
-    separator = "".join(arguments[0])
-    if not separator:
-        return values
-    return tuple(piece for value in values for piece in value.split(separator) if piece)
-
-
-def _join(values: Values, arguments: list[Values]) -> Values:
-    return ("".join(arguments[0]).join(values),) if values else ()
-
-
-def _replace(values: Values, arguments: list[Values]) -> Values:
-    old, new = ("".join(argument) for argument in arguments)
-    return tuple(value.replace(old, new) for value in values) if old else values
-
-
-_FUNCTIONS: dict[str, tuple[Callable[[Values, list[Values]], Values], tuple[int, ...]]] = {
-    "filter": (_filter, (2, 3)),
-    "default": (_default, (1,)),
-    "split": (_split, (1,)),
-    "join": (_join, (1,)),
-    "replace": (_replace, (2,)),
-    "lower": (lambda values, _: tuple(value.lower() for value in values), (0,)),
-    "upper": (lambda values, _: tuple(value.upper() for value in values), (0,)),
-    "trim": (lambda values, _: tuple(value.strip() for value in values), (0,)),
-}
-"""Function -> how it works, and how many arguments it takes."""

@@ -25,6 +25,7 @@ _TEXTS = {
     429: "Too many requests at once.",
     431: "The headers are too large.",
     503: "Temporarily unavailable; try again.",
+    504: "The broker cannot be reached, or does not let us in.",
 }
 _GENERAL = ("", "gateway")
 _AREAS: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,7 @@ _AREAS: dict[str, tuple[str, ...]] = {
     "Messages": (*_GENERAL, "acknowledgement", "messages", "things:thing", "things:condition"),
     "Policies": (*_GENERAL, "policies"),
     "Acks": (*_GENERAL, "acknowledgement:request"),
+    "Connections": (*_GENERAL, "connectivity", "placeholder", "acknowledgement:label"),
     "General": _GENERAL,
 }
 """Which codes may be an answer where: domains, or the beginnings of codes."""
@@ -40,11 +42,15 @@ _NOT_HERE = (
     "acknowledgement:ditto.",
     "acknowledgement:correlation-id.",
     "acknowledgement:request.parsing.",
+    "connectivity:connection.id.",
+    "connectivity:kafka.",
+    "connectivity:message.",
 )
-"""Errors of subscribers, which have no HTTP answers."""
+"""Errors of subscribers and of messages of connections, which have no HTTP answers."""
 _FACTS: dict[str, object] = {
     "thing_id": "org.example:lamp-1",
     "policy_id": "org.example:lamp-1",
+    "connection_id": "7e2ee9b1-35a4-4a5b-8a7c-2fbaa0a8a7f4",
     "feature_id": "lamp",
     "path": "/colour",
     "label": "my:ack",

@@ -38,6 +38,12 @@ _ROWS: dict[str, tuple[str, str, Json]] = {
         },
     ),
     "correlationId": _path("That of the accepted request.", _PART),
+    "connectionId": _path(
+        "The connection's generated id.",
+        {"type": "string", "pattern": "^[a-zA-Z0-9_:-]{1,100}$"},
+    ),
+    "ids-only": ("query", "Answer with the ids alone.", _BOOLEAN),
+    "dry-run": ("query", "Connect and disconnect again; nothing is created.", _BOOLEAN),
     "requested-acks": (
         "both",
         "Labels, comma separated or a JSON array, that must be acknowledged before the answer. "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from acks.errors import CATALOGUE, error
+from app.api.openapi_connection_schemas import CONNECTIONS
 
 Json = dict[str, Any]
 
@@ -401,4 +402,4 @@ _ANSWERS: Json = {
     ),
 }
 
-SCHEMAS: Json = {**_THINGS, **_POLICIES, **_ANSWERS}
+SCHEMAS: Json = {**_THINGS, **_POLICIES, **_ANSWERS, **CONNECTIONS}

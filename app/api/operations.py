@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from app.api.openapi_answers import ETAG, LOCATION, answer, errors, json_content
+from app.api.openapi_connections import CONNECTIONS
 from app.api.openapi_parameters import parameters
 from app.api.openapi_schemas import ANY, OBJECT_OR_NULL, or_null, ref
 from app.api.openapi_streams import with_streams
@@ -426,7 +427,7 @@ def _paths() -> Json:
         for path, method, operation in routes:
             operation["responses"] = dict(sorted(operation["responses"].items()))
             paths.setdefault(path, {})[method] = operation
-    return with_streams(paths)
+    return with_streams(paths | CONNECTIONS)
 
 
 OPERATIONS: Json = _paths()

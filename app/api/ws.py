@@ -21,9 +21,10 @@ from acks.headers import parse_declared_acks
 from acks.labels import check_labels, is_resolved
 from app.api.auth import Authenticator
 from app.api.http import Receive, Scope, Send, correlation_id_of, error_answer, new_correlation_id
+from app.api.protocol_commands import Desk
 from app.api.reception import Reception
 from app.api.ws_auth import Expiry
-from app.api.ws_commands import Commands, Desk
+from app.api.ws_commands import Commands
 from app.api.ws_control import carry_out
 from app.api.ws_protocol import WebSocketProtocol
 from app.gateway import Gateway

@@ -1,10 +1,10 @@
-"""Policy commands of a WebSocket session: the HTTP API of policies in Ditto Protocol."""
+"""Policy commands of a session or a connection: the HTTP API of policies in Ditto Protocol."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
@@ -21,13 +21,19 @@ from acks.preconditions import Preconditions, parse_preconditions
 from acks.resources import ABSENT
 from acks.signals import Response
 from acks.topic import Topic
-from app.api.auth import Principal
 from app.api.http import Rules, new_correlation_id
 from app.api.policies import NOT_SERVED
 from app.gateway import ENFORCEMENT_MS
 from app.policies import PolicyCommand, change_policy, read_policy
 from app.store.instant import now_ms
 from app.store.policies import PolicyStore
+
+
+class PolicyAnswer(NamedTuple):
+    """The answer to a frame, None if none is wanted; ``problem`` is what went wrong, if it did."""
+
+    envelope: Envelope | None
+    problem: GatewayError | None = None
 
 
 class PolicyCommands:
@@ -42,11 +48,16 @@ class PolicyCommands:
         self._max_headers = max_headers
 
     async def answer(
-        self, envelope: Envelope, topic: Topic, headers: Mapping[str, Any], principal: Principal
-    ) -> Envelope | None:
-        """Carry out a frame; its response or error, None if none is wanted.
+        self,
+        envelope: Envelope,
+        topic: Topic,
+        headers: Mapping[str, Any],
+        subjects: tuple[str, ...],
+    ) -> PolicyAnswer:
+        """Carry out a frame.
 
-        ``headers`` are the frame's with lower-case names, completed by those of the session.
+        ``headers`` are the frame's with lower-case names, completed by those of the session;
+        ``subjects`` are the sender's.
         """
         known = header_texts(headers)
         correlation_id = known.get("correlation-id") or new_correlation_id()
@@ -55,13 +66,14 @@ class PolicyCommands:
             if sum(len(name) + len(text) for name, text in known.items()) > self._max_headers:
                 raise error("headers.too.large", limit=self._max_headers)
             request = read_policy_request(envelope, topic)
-            response = await self._carry_out(request, known, principal)
+            response = await self._carry_out(request, known, subjects)
         except GatewayError as problem:
-            return policy_error(problem, correlation_id, topic.thing_id) if wanted else None
-        return policy_response(request, response, correlation_id) if wanted else None
+            found = policy_error(problem, correlation_id, topic.thing_id)
+            return PolicyAnswer(found if wanted else None, problem)
+        return PolicyAnswer(policy_response(request, response, correlation_id) if wanted else None)
 
     async def _carry_out(
-        self, request: PolicyRequest, known: Mapping[str, str], principal: Principal
+        self, request: PolicyRequest, known: Mapping[str, str], subjects: tuple[str, ...]
     ) -> Response:
         refuse_headers(known, NOT_SERVED, "Policies do not serve the header '{name}'.")
         options = self._options(known)
@@ -70,7 +82,7 @@ class PolicyCommands:
         wait_ms = options.timeout_ms if options.response_required else ENFORCEMENT_MS
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                return await self._do(request, known, principal.subjects)
+                return await self._do(request, known, subjects)
         except TimeoutError:
             raise error("command.timeout", timeout_ms=wait_ms) from None
 

@@ -43,11 +43,12 @@ class Turns:
 
     What reads a thing waits until the session's earlier changes of it are done, and so does what is
     sent about it; a change waits until what was sent before is on its way. Meanwhile the connection
-    is held, and so it is with :data:`MAX_OPEN` commands under way.
+    is held, and so it is with ``most`` commands under way.
     """
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, most: int = MAX_OPEN) -> None:
         self._wire = wire
+        self._most = most
         self._open: set[object] = set()
         self._under_way: dict[Kind, dict[str, set[object]]] = {Kind.CHANGE: {}, Kind.SEND: {}}
         self._next: tuple[Kind | None, str, Callable[[], None]] | None = None
@@ -66,14 +67,14 @@ class Turns:
         """A command is under way, until :meth:`end` gets what this returns."""
         token = object()
         self._open.add(token)
-        if len(self._open) == MAX_OPEN:
+        if len(self._open) == self._most:
             self._wire.hold()
         return token
 
     def end(self, token: object) -> None:
         """A command has been answered; idempotent."""
         if token in self._open:
-            if len(self._open) == MAX_OPEN:
+            if len(self._open) == self._most:
                 self._wire.release()
             self._open.discard(token)
 

@@ -51,6 +51,8 @@ COUNTERS = {
     "group_passes": "Members of label groups that did not want the signal chosen for them.",
     "outcomes_recorded": "Finished requests with acks whose outcome was kept for the ack report.",
     "outcomes_lost": "Finished requests with acks whose outcome could not be kept.",
+    "connection_claims": "Clients of connections that this process has begun to run.",
+    "connection_signals_dropped": "Signals for which targets of connections had no room.",
     "conflicts": "Changes computed again because the thing had changed meanwhile.",
 }
 GAUGES = {
@@ -59,10 +61,14 @@ GAUGES = {
     "links": "Open links on which this process sends acks to others.",
     "labels_owned": "Declared labels that subscribers of this process own.",
     "label_groups": "Label groups with members anywhere.",
+    "connection_clients": "Clients of connections that this process runs.",
+    "connection_clients_open": "Those of them that are connected with their broker.",
     "async_streams": "Open event streams of accepted requests.",
     "event_streams": "Open event streams of things and messages; each is a session.",
     "ready": "1 if the process is ready to serve.",
 }
+MESSAGES = "connection_messages_"
+"""Begins the figures of connections: direction, type and outcome follow."""
 WAYS = ("link", "pubsub")
 """How acks reach another process."""
 REASONS = ("unauthorized", "unsubscribed", "filtered", "hidden")
@@ -106,6 +112,7 @@ class _Families(Collector):
         yield self._split(
             "acks_weak_by_reason", "Weak acknowledgements by their reason.", "reason", REASONS
         )
+        yield self._connections()
         requests = CounterMetricFamily(
             "ackgate_http_requests", "HTTP requests answered.", labels=["worker", "status"]
         )
@@ -124,6 +131,19 @@ class _Families(Collector):
             seconds.add_metric([worker], pairs, snapshot["seconds"])
         yield requests
         yield seconds
+
+    def _connections(self) -> Metric:
+        """What connections have done with messages; the figures begin with :data:`MESSAGES`."""
+        family = CounterMetricFamily(
+            "ackgate_connection_messages",
+            "Messages and signals of connections, by what was done with them.",
+            labels=["worker", "direction", "type", "outcome"],
+        )
+        for worker, snapshot in self._snapshots.items():
+            for name, figure in snapshot["values"].items():
+                if name.startswith(MESSAGES):
+                    family.add_metric([worker, *name[len(MESSAGES) :].split("_")], figure)
+        return family
 
     def _split(self, name: str, text: str, label: str, values: Iterable[str]) -> Metric:
         """A counter with one more label; the figure of each of its values is ``name_value``."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOOK: Final = 0.5  # s between two looks at the queries: 1 ms each
+_LOOK: Final = 0.5  # s between two looks at the queries
 _RENEW: Final = 4  # looks between two renewals
 _WRITE: Final = "WriteToMicroBatchDataSource"
 _keepers: dict[int, LabelKeeper] = {}

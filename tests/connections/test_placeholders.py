@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connections.placeholder_functions import MAX_TEXTS
 from connections.placeholders import (
     MAX_FUNCTIONS,
-    MAX_TEXTS,
     PlaceholderError,
     parse_pipeline,
     parse_template,

@@ -22,6 +22,7 @@ from tests.gateways import ROOT
 from tests.servers import free_port, wait_for_sync
 
 START = 120.0
+EXECUTOR = "CoarseGrainedExecutorBackend"
 HERE = Path(__file__).parent
 HOME = Path(pyspark.__file__).parent
 
@@ -114,8 +115,9 @@ class Cluster:
         }
 
     def executors(self) -> int:
-        """How many executors run, by the workers' children."""
-        return sum(len(_children(worker.pid)) for worker in self.workers)
+        """How many executors run, by the workers' children, of which some have ended."""
+        children = [child for worker in self.workers for child in _children(worker.pid)]
+        return sum(EXECUTOR in program(child) for child in children)
 
 
 @contextmanager
@@ -188,6 +190,14 @@ def bare_python(place: Path) -> Path:
     )
     program.chmod(0o755)
     return program
+
+
+def program(pid: int) -> str:
+    """The command line of a process; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def parent(pid: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import wait_for_sync
-from tests.spark.clusters import Cluster, Drivers, cluster, parent
+from tests.spark.clusters import EXECUTOR, Cluster, Drivers, cluster, parent, program
 from tests.spark.conftest import Acks, Store
 from tests.spark.sink_job import LABEL
 
@@ -51,13 +51,13 @@ def test_a_lost_executor_loses_no_event(
 ) -> None:
     """The executors have the connector from the wheel alone."""
     driver = drivers.start(hold="work", sink={"sendOn": send_on})
-    wait_for_sync(lambda: two_workers.executors() == 2, 180, "two executors")
+    wait_for_sync(lambda: two_workers.executors() == 2, 60, "two executors")
     expected = {*store.events(40, labels=(LABEL,))}
     mark, go = tmp_path / "mark", tmp_path / "go"
     driver.wait_for(lambda: mark.exists() and mark.read_text(), "a task that stands still")
     # The task's Python has been forked from a daemon, which the executor has started.
     executor = parent(parent(int(mark.read_text())))
-    assert "CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_text()
+    assert EXECUTOR in program(executor)
     os.kill(executor, signal.SIGKILL)
     go.touch()
     driver.wait_for(lambda: expected <= _ids(acks), "acks of all events")

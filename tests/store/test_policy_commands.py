@@ -42,7 +42,8 @@ class Commands:
         topic = f"ns/p/policies/commands/{action}"
         envelope = {"topic": topic, "path": path, **fields}
         sent = {"correlation-id": "c", **(headers or {})}
-        return await self.commands.answer(envelope, parse_topic(topic), sent, who)
+        answer = await self.commands.answer(envelope, parse_topic(topic), sent, who.subjects)
+        return answer.envelope
 
     async def send(self, action: str, path: str = "/", **options: Any) -> Envelope:
         answer = await self.maybe(action, path, **options)
