@@ -24,6 +24,8 @@ Keys (``prefix`` is ``ackgate`` unless set otherwise; ``{..}`` is a Redis Cluste
 ``prefix:outcomes``                stream, trimmed: what became of requested acks (acks/outcomes.py)
 ``prefix:{report}:windows``        sorted set, expires: windows of the ack report, by their start
 ``prefix:{report}:<window>``       hash, expires: label -> JSON, the report of one window
+``prefix:{connections}:*``         documents, revisions, commands, leases and reports of connections
+                                   (app/store/connections.py)
 =================================  ======================================================
 
 A journal entry has three fields: ``m`` (meta, a JSON object with the keys of :class:`EntryMeta`),

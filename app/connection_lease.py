@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 RENEWALS = 3
 """How often a lease is renewed in its time."""
-STOPPING = 0.15
-"""Share of a lease's time that is left for stopping."""
+STOPPING = 0.25
+"""Share of a lease's time that is left for stopping: a driver may take a second for it."""
 AGAIN_S = 0.2
 """Pause before a renewal that the store did not answer is tried again, s."""
 

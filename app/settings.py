@@ -145,7 +145,9 @@ class Settings(AccessSettings):
         True, description="Whether this gateway runs connections (docs/connections.md)."
     )
     connection_lease: Duration = Field(
-        6.0, description="Time after which another gateway runs the connections of a dead one."
+        6.0,
+        description="Time after which another gateway runs the connections of a dead one. Below 4 "
+        "seconds two may run one for a moment.",
     )
     connection_open_timeout: Duration = Field(
         50.0, description="Longest time that it may take to connect with a broker."

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from benchmarks.connections import amqp, mqtt
 from benchmarks.measure import Result, say
 from benchmarks.pending import pending
 from benchmarks.processes import REPOSITORY, Lab
@@ -38,6 +39,8 @@ BENCHMARKS: dict[str, Callable[[Lab, int, float], Result]] = {
     "spark": spark,
     "spark_acks": spark_acks,
     "spark_read": spark_read,
+    "mqtt": mqtt,
+    "amqp": amqp,
     "pending": pending,
     "start": start,
     "attributes": attributes,
@@ -57,6 +60,8 @@ ROUNDS = {
     "spark": 3,
     "spark_acks": 3,
     "spark_read": 3,
+    "mqtt": 3,
+    "amqp": 3,
     "pending": 3,
     "start": 7,
     "attributes": 3,

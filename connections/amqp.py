@@ -135,8 +135,7 @@ class AmqpDriver:
         inbound = await self._link(context) if self._consumers else None
         if inbound is None or _publishes(connection):
             await self._link(context)
-        wire = self._links[-1].wire
-        self._lanes = Lanes(wire, self._limits.publishing, self._exchange_changed)
+        self._lanes = Lanes(self._links[-1], self._limits.publishing, self._exchange_changed)
         await self._lanes.check(set(self._exchanges()))
         self._taking = True
         if inbound is not None:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from aiormq.abc import AbstractChannel
+from aiormq.channel import Channel
 from aiormq.connection import Connection as Wire
 from aiormq.exceptions import AMQPChannelError, AMQPError, ChannelInvalidStateError, DeliveryError
 from pamqp.commands import Basic
 
 from acks.errors import error
-from connections.amqp_wire import properties_of, reason, split_address
+from connections.amqp_wire import Link, properties_of, reason, split_address
 from connections.driver import Publication, Published
 
 MAX_LANES = 16
@@ -52,8 +52,8 @@ class Lane:
         self._exchange = exchange
         self._on_exchange = on_exchange
         self._well: bool | None = None
-        self._channel: AbstractChannel | None = None
-        self._proven: AbstractChannel | None = None  # the exchange took something by it
+        self._channel: Channel | None = None
+        self._proven: Channel | None = None  # the exchange took something by it
         self._turn = asyncio.Lock()
 
     async def send(
@@ -96,12 +96,13 @@ class Lane:
             with suppress(AMQPError, RuntimeError, OSError, TimeoutError):
                 await self._channel.close()
 
-    async def _opened(self) -> AbstractChannel:
+    async def _opened(self) -> Channel:
         if self._channel is not None and not self._channel.is_closed:
             return self._channel
         self._channel = None
         confirms = bool(self._wire.publisher_confirms)
         channel = await self._wire.channel(publisher_confirms=confirms)
+        assert isinstance(channel, Channel)
         if self._exchange:  # the default exchange is always there, and may not be asked for
             try:
                 await channel.exchange_declare(self._exchange, passive=True)
@@ -117,12 +118,13 @@ class Lane:
             self._on_exchange(self._exchange, well, details)
 
     async def _publish(
-        self, channel: AbstractChannel, key: str, body: bytes, properties: Basic.Properties
+        self, channel: Channel, key: str, body: bytes, properties: Basic.Properties
     ) -> None:
         # A frame for a channel that the broker has closed would end the whole connection. The
-        # library knows of it a few steps before it says so, and then there is no way back from
-        # here to its write queue without a pause (see amqp_wire.FRAMES).
-        if channel.is_closed or getattr(channel, "_close_exception", None) is not None:
+        # library knows of that a few steps before it says so. From here to its write queue it makes
+        # no pause: the queue has room (amqp_wire.FRAMES), and its lock is never held while waiting
+        # for the socket (wait=False; Link.full bounds what waits there).
+        if channel.is_closed or channel._close_exception is not None:
             raise ChannelInvalidStateError("The broker has closed the channel.")
         await channel.basic_publish(
             body,
@@ -130,9 +132,10 @@ class Lane:
             routing_key=key,
             properties=properties,
             mandatory=True,
+            wait=False,
         )
 
-    def _outcome(self, sending: asyncio.Task[Any], channel: AbstractChannel) -> Published:
+    def _outcome(self, sending: asyncio.Task[Any], channel: Channel) -> Published:
         if sending.cancelled():
             return not_sent("The connection was closed before the broker confirmed it.")
         problem = sending.exception()
@@ -160,8 +163,8 @@ def _refusal(problem: DeliveryError) -> str:
 class Lanes:
     """All that is published over one connection; at most ``bound`` publications at a time."""
 
-    def __init__(self, wire: Wire, bound: int, on_exchange: OnExchange) -> None:
-        self._wire = wire
+    def __init__(self, link: Link, bound: int, on_exchange: OnExchange) -> None:
+        self._link = link
         self._bound = bound
         self._on_exchange = on_exchange
         self._lanes: OrderedDict[str, Lane] = OrderedDict()
@@ -184,6 +187,8 @@ class Lanes:
             return failed("connectivity:connection.configuration.invalid", str(problem))
         if self._busy >= self._bound:
             return not_sent(f"{self._bound} messages wait for the broker already.")
+        if self._link.full:
+            return not_sent("The broker does not read what is sent.")
         lane = self._lane(exchange)
         self._busy += 1
         lane.busy += 1
@@ -208,7 +213,7 @@ class Lanes:
         lane = self._lanes.get(exchange)
         if lane is None:
             self._make_room()
-            lane = self._lanes[exchange] = Lane(self._wire, exchange, self._on_exchange)
+            lane = self._lanes[exchange] = Lane(self._link.wire, exchange, self._on_exchange)
         self._lanes.move_to_end(exchange)
         return lane
 

@@ -35,6 +35,7 @@ MAX_NAME_BYTES = 128
 FRAMES = 10_000
 """Frames that may wait to be written: more than publications and settlements under way, so that
 nobody has to wait between looking at a channel and writing to it."""
+MAX_BACKLOG = 16 * 1024 * 1024
 PERSISTENT = 2
 
 # What it says of losses and refusals is told by the seam, without tracebacks.
@@ -64,6 +65,11 @@ class Transport(TransportFactory):
         )
         return reader, self._writer
 
+    @property
+    def backlog(self) -> int:
+        """Bytes that the broker has not read."""
+        return 0 if self._writer is None else self._writer.transport.get_write_buffer_size()
+
     def abort(self) -> None:
         """Drop the socket without a word."""
         if self._writer is not None:
@@ -76,6 +82,14 @@ class Link:
     def __init__(self, wire: Wire, transport: Transport) -> None:
         self.wire = wire
         self._transport = transport
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be read by the broker that no more may be sent.
+
+        A broker that is short of memory reads nothing from who publishes.
+        """
+        return self._transport.backlog > MAX_BACKLOG
 
     async def close(self, grace_s: float) -> None:
         """Say goodbye, at most ``grace_s`` seconds long."""

@@ -97,17 +97,18 @@ class KafkaDriver(Driver):
         connection, limits = self._connection, self._limits
         common = options.common(connection, self._client)
         topics = options.sources(connection)
-        debug = connection.specific.get("debugEnabled", "").lower() == "true"
+        reading = common | options.consuming(connection, limits)
         sending = common | options.publishing(limits, _SEND_S)
+        debug = connection.specific.get("debugEnabled", "").lower() == "true"
         self._writer = Writer(sending, limits.publishing, debug, self._lose)
-        self._writer.start()
-        waited = [self._writer.opened]
         if topics:
-            reading = common | options.consuming(connection, limits)
             tell = (on_delivery, self._lose, on_status)
             self._reader = Reader(reading, topics, self._generation, limits, tell)
-            self._reader.start()
-            waited.append(self._reader.opened)
+        waited: list[asyncio.Future[None]] = []
+        for each in (self._writer, self._reader):
+            if each is not None:
+                each.start()
+                waited.append(each.opened)
         return waited
 
     def _lose(self, reason: str) -> None:

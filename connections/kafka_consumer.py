@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
-from typing import Generic, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -23,7 +21,8 @@ from connections.kafka_errors import is_refusal
 from connections.kafka_message import delivery, expired
 from connections.kafka_options import Options
 from connections.kafka_partition import Partition, Token
-from connections.kafka_reach import Link, Loop, error_of
+from connections.kafka_reach import Link, error_of
+from connections.kafka_threads import Inbox, Loop
 from connections.model import Source
 
 log = structlog.get_logger(__name__)
@@ -33,35 +32,13 @@ _COMMIT_S = 0.2  # between commits
 _FULL_S = 0.5  # after how long without room reading is paused
 _MISSING_S = 60.0  # after how long a message that was given back is missing
 WINDOW = 10  # times in_flight: finished messages beyond one that is not
-
-T = TypeVar("T")
-
-
-class Inbox(Generic[T]):
-    """What the event loop leaves for a thread."""
-
-    def __init__(self) -> None:
-        self._items: deque[T] = deque()
-        self._filled = threading.Event()
-
-    def put(self, item: T) -> None:
-        """Leave something; any thread."""
-        self._items.append(item)
-        self._filled.set()
-
-    def wake(self) -> None:
-        """End a wait."""
-        self._filled.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Whether there was something, or a wake, within the time."""
-        found = self._filled.wait(seconds)
-        self._filled.clear()
-        return found
-
-    def take(self) -> list[T]:
-        """All that was left, in order."""
-        return [self._items.popleft() for _ in range(len(self._items))]
+_REBALANCING = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
 
 
 class Reader:
@@ -394,7 +371,7 @@ class Reader:
 
 def _later(problem: KafkaError) -> bool:
     """Whether a commit may succeed a little later."""
-    return problem.code() == KafkaError.REBALANCE_IN_PROGRESS or problem.retriable()
+    return problem.code() in _REBALANCING or problem.retriable()
 
 
 def _at(partition: Partition[Message]) -> TopicPartition:

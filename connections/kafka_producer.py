@@ -11,7 +11,8 @@ from connections.driver import OnLost, OpenError, Publication, Published
 from connections.kafka_errors import not_sent, not_stored
 from connections.kafka_message import headers_of
 from connections.kafka_options import Options, Place, place
-from connections.kafka_reach import Link, Loop, error_of
+from connections.kafka_reach import Link, error_of
+from connections.kafka_threads import Loop
 
 _POLL_S = 0.2  # bounds how late the end of the thread is
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
@@ -82,42 +79,8 @@ class Link:
         return any(each.code() == KafkaError._ALL_BROKERS_DOWN for each in self.problems)
 
 
-class Loop:
-    """The event loop, told from a thread. ``opened`` and ``ended`` say how far the thread is."""
-
-    def __init__(self, stopping: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stopping = stopping
-        self.opened: asyncio.Future[None] = self._loop.create_future()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-
-    def post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the loop, soon."""
-        try:
-            self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop is closed: nobody wants to know any more
-            self._stopping.set()
-
-    def tell_open(self, problem: OpenError | None = None) -> None:
-        """The broker has answered, or the opening has failed."""
-        self.post(_settle, self.opened, problem)
-
-    def tell_end(self) -> None:
-        """The thread ends."""
-        self.post(_settle, self.ended, None)
-
-
 def error_of(problem: KafkaException) -> KafkaError:
     """What an exception of librdkafka carries."""
     found = problem.args[0]
     assert isinstance(found, KafkaError)
     return found
-
-
-def _settle(future: asyncio.Future[None], problem: OpenError | None) -> None:
-    if future.done():
-        return
-    if problem is None:
-        future.set_result(None)
-    else:
-        future.set_exception(problem)

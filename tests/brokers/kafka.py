@@ -13,15 +13,17 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from typing_extensions import override
 
 from app.store.embedded import ends_with_parent
+from connections import kafka_options
 from connections.kafka import KafkaDriver
 from connections.kafka_reach import CONFIRM_S
 from connections.model import Connection, Uri
@@ -246,3 +248,9 @@ def kafka_peer() -> Iterator[KafkaPeer]:
             yield peer
         finally:
             peer.close()
+
+
+def told_otherwise(monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]) -> None:
+    """Have librdkafka told something else than in production; ``name`` of kafka_options."""
+    made: Callable[..., dict[str, Any]] = getattr(kafka_options, name)
+    monkeypatch.setattr(kafka_options, name, lambda *given: made(*given) | options)

@@ -21,7 +21,7 @@ from pamqp.header import ContentHeader
 from connections import amqp_wire
 from connections.amqp import AmqpDriver
 from connections.amqp_publishing import MAX_LANES
-from connections.driver import Limits, OpenError, Publication
+from connections.driver import Limits, OpenError, Publication, Published
 from connections.model import Connection, Source, Uri
 from tests.brokers.authority import Authority
 from tests.brokers.contract import (
@@ -42,6 +42,7 @@ from tests.brokers.contract import (
     send_all,
 )
 from tests.brokers.rabbitmq import USERS, RabbitServer
+from tests.brokers.scenes import until
 from tests.servers import wait_for
 
 _names = itertools.count()
@@ -572,6 +573,33 @@ async def test_a_silent_broker_confirms_nothing_and_holds_nobody_up(peer: Rabbit
         finally:
             peer.server.resume()
         assert (await one.driver.publish(publication, DEADLINE)).status == 200
+        assert one.lost == []
+
+
+async def test_a_broker_that_reads_nothing_fills_no_memory(
+    peer: RabbitPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqp_wire, "MAX_BACKLOG", 1_000_000)
+    address = await peer.queue("out")
+    async with client(peer, peer.connection(targets=[address])) as one:
+        publication = Publication(address, b"x" * 100_000, None)
+        assert (await one.driver.publish(publication, DEADLINE)).status == 200
+        peer.server.pause()
+        try:
+            answers: list[Published] = []
+            while not answers or answers[-1].status == 408:
+                assert len(answers) < 500
+                answers += await asyncio.gather(
+                    *(one.driver.publish(publication, 0.05) for _ in range(50))
+                )
+            assert "does not read" in answers[-1].payload["message"]
+        finally:
+            peer.server.resume()
+
+        async def flows() -> bool:
+            return (await one.driver.publish(publication, DEADLINE)).status == 200
+
+        await until(flows, DEADLINE, lambda: "it reads again")
         assert one.lost == []
 
 

@@ -1,29 +1,21 @@
-"""The driver of AMQP 1.0 against RabbitMQ with its plugin; the other side speaks AMQP 0.9.1."""
-
-# ruff: noqa: E402 - the driver can only be imported where its library is installed
+"""The driver of AMQP 1.0 against RabbitMQ with its plugin."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
-import aiormq
 import pytest
-from aiormq.abc import AbstractChannel, DeliveredMessage
-from pamqp.commands import Basic
-from typing_extensions import override
 
-proton = pytest.importorskip(
+pytest.importorskip(
     "proton", reason="AMQP 1.0 needs the extra amqp10 (python-qpid-proton, built by a C compiler)"
 )
 
 from connections.amqp10 import Amqp10Driver
 from connections.driver import Limits, OpenError, Publication
-from connections.model import Connection, Source, Uri
-from tests.brokers.authority import Authority
+from connections.model import Connection, Source
+from tests.brokers.amqp10_peer import Amqp10Peer, names, queue_of
 from tests.brokers.contract import (
     DEADLINE,
     DISCARD,
@@ -31,162 +23,13 @@ from tests.brokers.contract import (
     Client,
     ConsumingContract,
     OpeningContract,
-    Peer,
     PublishingContract,
-    Received,
-    Tls,
     all_settled,
     client,
-    connection_of,
     send_all,
 )
-from tests.brokers.rabbitmq import USERS, RabbitServer
+from tests.brokers.rabbitmq import RabbitServer
 from tests.servers import wait_for
-
-_names = itertools.count()
-PROPERTIES = "x-amqp-1.0-app-properties"
-"""Where RabbitMQ 3.10 keeps the application properties of AMQP 1.0 for clients of 0.9.1."""
-
-
-def section(properties: dict[str, Any]) -> bytes:
-    """Application properties as they travel."""
-    data = proton.Data()
-    data.put_described()
-    data.enter()
-    data.put_ulong(0x74)
-    data.put_object(properties)
-    data.exit()
-    raw: bytes = data.encode()
-    return raw
-
-
-def unpacked(raw: Any) -> dict[str, str]:
-    """What :func:`section` has packed."""
-    if raw is None:
-        return {}
-    data = proton.Data()
-    data.decode(raw.encode("latin-1") if isinstance(raw, str) else bytes(raw))
-    data.next()
-    return dict(data.get_object().value)
-
-
-class Amqp10Peer(Peer):
-    """An address is /amq/queue/NAME: a queue that is there. The other side uses the name."""
-
-    can = frozenset(
-        {
-            "headers",
-            "content-type",
-            "redeliver",
-            "confirm",
-            "invalid address",
-            "credentials",
-            "tls",
-            "restart",
-            "bounded",
-        }
-    )
-    factory = Amqp10Driver
-    invalid = "/exchange/there-is-none/key"
-
-    def __init__(self, server: RabbitServer) -> None:
-        self.server = server
-        self.uri = Uri("amqp", "localhost", server.port, "", "ackgate", USERS["ackgate"])
-        self.refused = replace(self.uri, password="wr0ng-secret")
-        secure = replace(self.uri, scheme="amqps", port=server.tls_port)
-        self.tls = Tls(secure, server.authority.pem, Authority().pem)
-        self._wire: aiormq.Connection | None = None
-        self._channel: AbstractChannel | None = None
-
-    @override
-    def connection(
-        self,
-        sources: Sequence[str] = (),
-        targets: Sequence[str] = (),
-        *,
-        uri: Uri | None = None,
-        ca: str | None = None,
-        **specific: str,
-    ) -> Connection:
-        return connection_of("amqp-10", uri or self.uri, sources, targets, ca=ca, specific=specific)
-
-    async def channel(self) -> AbstractChannel:
-        """A channel of the other side; a new one after trouble."""
-        if self._channel is None or self._channel.is_closed:
-            if self._wire is None or self._wire.is_closed:
-                self._wire = await aiormq.connect(self.server.url())
-            self._channel = await self._wire.channel()
-        return self._channel
-
-    @override
-    async def address(self, name: str) -> str:
-        return await self.queue(name)
-
-    async def queue(self, name: str, **arguments: Any) -> str:
-        queue = f"one-{next(_names)}-{name}"
-        channel = await self.channel()
-        await channel.queue_declare(queue, durable=True, arguments=arguments)
-        return f"/amq/queue/{queue}"
-
-    @override
-    async def send(
-        self,
-        address: str,
-        payload: bytes,
-        headers: Mapping[str, Any] | None = None,
-        content_type: str | None = None,
-        **properties: Any,
-    ) -> None:
-        table: dict[str, Any] = {PROPERTIES: section(dict(headers))} if headers else {}
-        given = Basic.Properties(
-            content_type=content_type, headers=table, delivery_mode=2, **properties
-        )
-        channel = await self.channel()
-        await channel.basic_publish(payload, routing_key=_queue(address), properties=given)
-
-    @override
-    async def receive(self, address: str) -> Received:
-        message = await self.message(address)
-        properties = message.header.properties
-        headers = unpacked((properties.headers or {}).get(PROPERTIES))
-        return Received(message.body, headers, properties.content_type or None)
-
-    async def message(self, address: str) -> DeliveredMessage:
-        """The next message of a queue as it is; AssertionError at DEADLINE."""
-        channel = await self.channel()
-        found: list[DeliveredMessage] = []
-
-        async def look() -> None:
-            while not found:
-                message = await channel.basic_get(_queue(address), no_ack=True)
-                if isinstance(message.delivery, Basic.GetOk):
-                    found.append(message)
-
-        await asyncio.wait_for(look(), DEADLINE)
-        return found[0]
-
-    @override
-    async def unsettled(self, address: str) -> int:
-        channel = await self.channel()
-        declared = await channel.queue_declare(_queue(address), passive=True)
-        assert declared.message_count is not None
-        return declared.message_count
-
-    @override
-    async def restart(self) -> None:
-        await self.close()
-        await asyncio.to_thread(self.server.halt)
-        self.server.start()
-
-    async def close(self) -> None:
-        """Say goodbye to the broker."""
-        if self._wire is not None:
-            await self._wire.close()
-            self._wire = None
-
-
-def _queue(address: str) -> str:
-    return address.removeprefix("/amq/queue/")
 
 
 @pytest.fixture
@@ -211,7 +54,7 @@ def consuming(peer: Amqp10Peer, *addresses: str, consumers: int = 1) -> Connecti
 
 async def test_only_what_is_discarded_is_dead_lettered(peer: Amqp10Peer) -> None:
     letters = await peer.queue("letters")
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": _queue(letters)}
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue_of(letters)}
     address = await peer.queue("in", **dead)
     async with client(peer, peer.connection([address])) as one:
         await send_all(peer, address, [b"good", b"again", b"bad"])
@@ -269,7 +112,7 @@ async def test_a_message_of_many_frames(peer: Amqp10Peer) -> None:
 
 async def test_a_message_that_is_too_large_is_rejected(peer: Amqp10Peer) -> None:
     letters = await peer.queue("letters")
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": _queue(letters)}
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue_of(letters)}
     address = await peer.queue("in", **dead)
     limits = Limits(in_flight=1, message_bytes=200_000)
     async with client(peer, peer.connection([address]), limits=limits) as one:
@@ -312,7 +155,7 @@ async def test_a_source_that_is_not_there_does_not_stop_the_others(
     peer: Amqp10Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("connections.amqp10.FIRST_RETRY_S", 0.05)
-    there, missing = await peer.queue("there"), f"/amq/queue/one-{next(_names)}-missing"
+    there, missing = await peer.queue("there"), f"/amq/queue/one-{next(names)}-missing"
     async with client(peer, peer.connection([missing, there])) as one:
         ((kind, address, well, text),) = one.statuses
         assert (kind, address, well) == ("source", missing, False)
@@ -320,7 +163,7 @@ async def test_a_source_that_is_not_there_does_not_stop_the_others(
         await peer.send(there, b"x")
         one.settle(await one.next())
         channel = await peer.channel()
-        await channel.queue_declare(_queue(missing), durable=True)
+        await channel.queue_declare(queue_of(missing), durable=True)
         await wait_for(lambda: one.statuses[-1] == ("source", missing, True, ""), DEADLINE)
         await peer.send(missing, b"y")
         delivery = await one.next()
@@ -352,7 +195,7 @@ async def test_prefixes_of_jms(peer: Amqp10Peer) -> None:
 
 
 async def test_a_target_in_trouble_is_told_once(peer: Amqp10Peer) -> None:
-    exchange = f"x{next(_names)}"
+    exchange = f"x{next(names)}"
     address = f"/exchange/{exchange}/key"
     async with client(peer, peer.connection(targets=[address])) as one:
         for _ in range(2):
@@ -363,7 +206,7 @@ async def test_a_target_in_trouble_is_told_once(peer: Amqp10Peer) -> None:
         channel = await peer.channel()
         await channel.exchange_declare(exchange, durable=True)
         queue = await peer.queue("bound")
-        await channel.queue_bind(_queue(queue), exchange, "key")
+        await channel.queue_bind(queue_of(queue), exchange, "key")
         published = await one.driver.publish(Publication(address, b"y", None), DEADLINE)
         assert published.status == 200
         assert (await peer.receive(queue)).payload == b"y"

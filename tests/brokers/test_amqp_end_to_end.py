@@ -289,7 +289,7 @@ async def test_a_gateway_that_is_killed_before_it_settles(
             thing_id = new_id()
             await client.put(thing(thing_id), json={})
             async with Subscriber.open(one, label) as silent:
-                acks = {"requested-acks": ["twin-persisted", label], "timeout": "50s"}
+                acks = {"requested-acks": ["twin-persisted", label], "timeout": "5s"}
                 await peer.send(commands, modify(thing_id, "/attributes/a", 1, acks), None, DITTO)
                 await silent.event()  # consumed and carried out, and not settled
                 one.kill9()

@@ -104,6 +104,8 @@ def command(thing_id: str, value: Any, **headers: Any) -> bytes:
 async def test_the_example_of_the_documentation(
     gateway: Gateway, peer: MqttPeer, client: httpx.AsyncClient
 ) -> None:
+    if peer.version == "mqtt":
+        pytest.skip("the example is one of MQTT 5")
     page = Path(__file__).parents[2] / "docs" / "connections" / "mqtt.md"
     document = json.loads(page.read_text().split("```json\n")[1].split("```")[0])
     assert document["connectionType"] == "mqtt-5"
@@ -113,8 +115,6 @@ async def test_the_example_of_the_documentation(
         json.dumps([takes, gives]).replace("devices/", f"{base}/").replace("twins/", f"{base}/")
     )
     thing_id = new_id("org.example")
-    if peer.version == "mqtt":
-        pytest.skip("the example is one of MQTT 5")
     async with opened(
         gateway, peer, [moved[0]], [moved[1]], **document["specificConfig"]
     ) as connection:
@@ -135,8 +135,8 @@ async def test_the_example_of_the_documentation(
         answer = await client.put(path, json="red", headers=acks)
         assert answer.status_code == 200, answer.text
         given = moved[1]["address"].replace("{{ thing:id }}", thing_id)
-        values = [json.loads((await peer.receive(given)).payload)["value"] for _ in range(2)]
-        assert values[1] == "red"
+        # What came in by the connection does not go out by it.
+        assert json.loads((await peer.receive(given)).payload)["value"] == "red"
         await nothing_unsettled(connection, peer)
 
 
