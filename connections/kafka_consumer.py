@@ -100,6 +100,8 @@ class Reader:
         self._grace_s = grace_s / 2
         self._stopping.set()
         self._inbox.wake()
+        if self._thread.ident is None:
+            self._loop.tell_end()
 
     # --- the thread
 

@@ -64,6 +64,8 @@ class Writer:
         self._flush_s = 0.0 if self._gone else grace_s
         self._gone = self._gone or "The connection is closed."
         self._stopping.set()
+        if self._thread.ident is None:
+            self._loop.tell_end()
 
     async def publish(self, publication: Publication, deadline_s: float) -> Published:
         """As :meth:`connections.driver.Driver.publish`."""
