@@ -22,7 +22,7 @@ from connections.kafka_message import delivery, expired
 from connections.kafka_options import Options
 from connections.kafka_partition import Partition, Token
 from connections.kafka_reach import Link, error_of
-from connections.kafka_threads import Inbox, Loop
+from connections.kafka_threads import Inbox, Loop, library_log
 from connections.model import Source
 
 log = structlog.get_logger(__name__)
@@ -70,7 +70,8 @@ class Reader:
         self._next_commit = 0.0
         self._grace_s = 0.0
         self._consumer = Consumer(
-            {**options, "error_cb": self._link.problems.append, "on_commit": self._committed}
+            {**options, "error_cb": self._link.problems.append, "on_commit": self._committed},
+            logger=library_log,
         )
         self._thread = threading.Thread(target=self._run, name="kafka-reader", daemon=True)
 

@@ -12,7 +12,7 @@ from connections.kafka_errors import not_sent, not_stored
 from connections.kafka_message import headers_of
 from connections.kafka_options import Options, Place, place
 from connections.kafka_reach import Link, error_of
-from connections.kafka_threads import Loop
+from connections.kafka_threads import Loop, library_log
 
 _POLL_S = 0.2  # bounds how late the end of the thread is
 
@@ -36,7 +36,9 @@ class Writer:
         self._gone = ""  # why nothing is sent any more
         self._flush_s = 0.0
         self._lost = False
-        self._producer = Producer({**options, "error_cb": self._link.problems.append})
+        self._producer = Producer(
+            {**options, "error_cb": self._link.problems.append}, logger=library_log
+        )
         self._thread = threading.Thread(target=self._run, name="kafka-writer", daemon=True)
 
     @property

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from connections.driver import OpenError
+
+library_log = logging.getLogger("librdkafka")
+"""Where librdkafka's own messages go instead of the standard error; handed out while it polls."""
 
 T = TypeVar("T")
 
