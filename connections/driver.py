@@ -136,6 +136,13 @@ class Driver(Protocol):
     def stale(self) -> int:
         """Settlements that were ignored: of another generation, or twice."""
 
+    @property
+    def withheld(self) -> int:
+        """Messages that the broker regards as unsettled, besides those that are given out.
+
+        They wait to be given out, or are settled but the broker cannot be told yet.
+        """
+
 
 DriverFactory = Callable[[Connection, int, int, Limits], Driver]
 """(connection, number of this client from 0, generation, limits) -> a driver, not yet open."""

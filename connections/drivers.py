@@ -8,12 +8,12 @@ from connections.driver import Driver, DriverFactory, Limits, OpenError
 from connections.model import Connection, Kind
 
 _DRIVERS: dict[Kind, tuple[str, str, str]] = {
-    "mqtt": ("connections.mqtt", "MqttDriver", "connections"),
-    "mqtt-5": ("connections.mqtt", "MqttDriver", "connections"),
-    "amqp-091": ("connections.amqp", "AmqpDriver", "connections"),
-    "amqp-10": ("connections.amqp10", "Amqp10Driver", "amqp10"),
-    "kafka": ("connections.kafka", "KafkaDriver", "connections"),
-    "http-push": ("connections.http_push", "HttpPushDriver", "connections"),
+    "mqtt": ("connections.mqtt.driver", "MqttDriver", "connections"),
+    "mqtt-5": ("connections.mqtt.driver", "MqttDriver", "connections"),
+    "amqp-091": ("connections.amqp.driver", "AmqpDriver", "connections"),
+    "amqp-10": ("connections.amqp10.driver", "Amqp10Driver", "amqp10"),
+    "kafka": ("connections.kafka.driver", "KafkaDriver", "connections"),
+    "http-push": ("connections.http_push.driver", "HttpPushDriver", "connections"),
 }
 """Kind -> module, class, and the extra that has its library."""
 

@@ -13,12 +13,13 @@ from functools import partial
 import structlog
 
 from acks.envelopes import Envelope
+from acks.errors import GatewayError
 from acks.settlement import Reply, Settlement, decide
 from connections.driver import Delivery
 from connections.intake import Intake, Problem
 from connections.ledger import Ledger, Row
-from connections.lookups import Scope
 from connections.model import Connection
+from connections.placeholders.lookups import Scope
 from connections.ports import Answer, Gate, Sender
 from connections.publishing import Publisher
 from connections.replies import Replies
@@ -99,6 +100,10 @@ class Inbound:
         """Whether the gateway still owes answers."""
         return self._open > 0
 
+    def waiting(self, opening: Opening) -> int:
+        """Messages of a driver that are to be handled when fewer are under way."""
+        return sum(one is opening for one, _ in self._waiting)
+
     def read(self) -> None:
         """Read the texts of the sources. Raises PlaceholderError, GatewayError."""
         self._sources = {
@@ -156,7 +161,7 @@ class Inbound:
         try:
             taken = intake.take(delivery, message.scope, row, now)
             for problem in taken.problems:
-                self._refused(message, problem, replies, now)
+                self._refused(message, problem, replies)
             for envelope, sender in taken.commands:
                 self._submit(_Command(message, envelope, replies), sender)
         except Exception:
@@ -191,6 +196,10 @@ class Inbound:
             message.expected += 1
             if command.answer is not None:
                 message.replies.append(_reply(command.answer))
+        elif command.answer is not None and (problem := command.answer.error) is not None:
+            # What is no message at all is settled at once, as a failed mapping is (4.4, rule 1).
+            message.row.count("mapped", time.time(), ok=False)
+            self._note_refusal(message, problem)
 
     def _answered(self, command: _Command, answer: Answer) -> None:
         message = command.message
@@ -233,25 +242,24 @@ class Inbound:
             self._tell(message, settlement, late)
 
     def _tell(self, message: _Handled, settlement: Settlement, late: bool) -> None:
-        statuses = [
-            status
-            for reply in message.replies
-            for status in ((reply.error.status,) if reply.error is not None else reply.statuses)
-        ]
-        why = "not all answers came in time" if late else f"statuses {statuses[:20]}"
+        found = [text for reply in message.replies for text in _in_words(reply)]
+        why = "not all answers came in time" if late else ", ".join(found[:20])
         text = f"The message was not acknowledged ({why}): {settlement.value}."
         address = message.delivery.address
         self._ledger.log(time.time(), "source", "acknowledged", False, text, address=address)
 
-    def _refused(self, message: _Handled, problem: Problem, replies: Replies, now: float) -> None:
+    def _refused(self, message: _Handled, problem: Problem, replies: Replies) -> None:
         found = problem.error
         if problem.counts:
             message.expected += 1
             message.replies.append(Reply(error=found))
-        text = f"{found.message} {found.description or ''}"
-        address = message.delivery.address
-        self._ledger.log(now, "source", "mapped", False, text, address=address)
+        self._note_refusal(message, found)
         replies.refuse(found, problem.envelope, message.scope)
+
+    def _note_refusal(self, message: _Handled, problem: GatewayError) -> None:
+        text = f"{problem.message} {problem.description or ''}"
+        address = message.delivery.address
+        self._ledger.log(time.time(), "source", "mapped", False, text, address=address)
 
     # --- waiting
 
@@ -290,6 +298,13 @@ class Inbound:
             message.open = 0
             self._decide(message, late=True)
         self._advance()
+
+
+def _in_words(reply: Reply) -> list[str]:
+    problem = reply.error
+    if problem is not None:
+        return [f"{problem.status} {problem.code}: {problem.message}"]
+    return [str(status) for status in reply.statuses]
 
 
 def _reply(answer: Answer) -> Reply:

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
-from connections.ack_requests import parse_ack_filter, request_acks
 from connections.driver import Delivery
-from connections.enforcement import enforce, parse_enforcement
-from connections.header_mapping import map_headers, parse_header_mapping
 from connections.ledger import Ledger, Row
-from connections.lookups import PREFIXES, Scope
-from connections.mappers import Message
-from connections.mapping import map_incoming, mappers_of
+from connections.mapping.ack_requests import parse_ack_filter, request_acks
+from connections.mapping.enforcement import enforce, parse_enforcement
+from connections.mapping.headers import map_headers, parse_header_mapping
+from connections.mapping.mappers import Message
+from connections.mapping.payloads import map_incoming, mappers_of
 from connections.model import Connection, Source
-from connections.placeholders import parse_template
+from connections.placeholders.lookups import PREFIXES, Scope
+from connections.placeholders.templates import parse_template
 from connections.ports import Sender
 
 

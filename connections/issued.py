@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from acks.envelopes import Envelope
+from acks.envelopes import WEAK_DROPPED, Envelope
 from acks.errors import GatewayError, error
 from acks.labels import LIVE_RESPONSE
 from acks.protocol import is_response, read_headers, read_topic
@@ -18,13 +18,10 @@ from connections.publishing import failed
 MAX_PAYLOAD_BYTES = 100_000
 """Bytes of an issued ack's payload (spec 4.5); what is longer is left out."""
 DITTO_TYPE = "application/vnd.eclipse.ditto+json"
-WEAK_DROPPED = (
-    "Acknowledgement was issued automatically as weak ack, because the payload mapping of the "
-    "target made nothing of the signal."
-)
 _REFUSED = "Sending the message as a live response is not possible."
 _CONNECTION = "ditto-connection-id"
 _TRUE = (True, "true")
+_NOT_COPIED = frozenset(("content-type", "requested-acks"))  # they say what a signal is
 
 
 def thing_of(envelope: Envelope) -> str:
@@ -67,8 +64,9 @@ def issued_ack(
 
 
 def weak_ack(label: str, envelope: Envelope, connection_id: str) -> Acknowledgement:
-    """The ack for a signal of which the payload mapping has made nothing."""
-    headers = {"ditto-weak-ack": "true", "content-type": "application/json"}
+    """The ack for a signal of which the payload mapping has made nothing (acks-and-http 6)."""
+    copied = {name: text for name, text in envelope["headers"].items() if name not in _NOT_COPIED}
+    headers = {**copied, "response-required": False, "ditto-weak-ack": True}
     return issued_ack(label, envelope, Published(200, WEAK_DROPPED, headers), connection_id)
 
 

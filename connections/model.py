@@ -1,6 +1,6 @@
 """Connections as they are configured: a broker, what is consumed from it, what is sent to it.
 
-Values only; connections/validation.py makes them of documents (spec websocket-... 4.1).
+Values only; connections/documents/validation.py makes them of documents (spec websocket-... 4.1).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -22,10 +23,10 @@ from acks.signals import Acknowledgement
 from connections.driver import Published
 from connections.issued import explicit_ack, issued_ack, refused_ack, thing_of, wants, weak_ack
 from connections.ledger import Ledger
-from connections.lookups import Scope
 from connections.model import Connection, Target
+from connections.placeholders.lookups import Scope
 from connections.ports import Gate
-from connections.publishing import Publisher, broken, unavailable
+from connections.publishing import Publisher, broken, in_words, unavailable
 from connections.replies import is_error
 from connections.sending import LazyHeaders, Route
 
@@ -38,7 +39,12 @@ DRAIN_STEP_S = 0.02
 
 
 class Feed(Protocol):
-    """The signals of one target: its session in the gateway."""
+    """The signals of one target: its session in the gateway.
+
+    ``on_filtered`` is called for each signal that did not fit the target's filter.
+    """
+
+    on_filtered: Callable[[], None] | None
 
     async def frames(self) -> list[bytes]:
         """Wait for Ditto Protocol messages (JSON) and take them; none: there will be no more."""
@@ -83,6 +89,7 @@ class Lane:
 
     async def pump(self, feed: Feed) -> None:
         """Publish what the feed gives until it ends; in the end without waiting for room."""
+        feed.on_filtered = self._filtered
         while True:
             self.idle = True
             frames = deque(await feed.frames())
@@ -119,6 +126,9 @@ class Lane:
             self._row.count("dropped", now, ok=False)
             if self._ledger.alarming(now):
                 log.exception("connection.signal_failed", connection=self._connection.id)
+
+    def _filtered(self) -> None:
+        self._row.count("filtered", time.time())
 
     # --- publishing
 
@@ -164,7 +174,7 @@ class Lane:
             if self._ledger.verbose(now):
                 self._log(now, "published", True, "The signal was published.", envelope)
         else:
-            text = f"The signal was not published: {result.status}, {result.payload}"
+            text = f"The signal was not published: {in_words(result)}"
             self._fail(now, "published", text, envelope)
         if wanted:
             self._issue(envelope, result)

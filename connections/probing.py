@@ -43,14 +43,26 @@ async def probe(
 ) -> str | OpenError:
     """Open a client and close it again (dry-run); what it consumes meanwhile stays unsettled.
 
-    A text that says what has worked, or the reason why it cannot be opened. Never raises but on
-    cancellation; takes at most ``timeout_s`` and some seconds for closing.
+    A text that says what has worked, or the reason why it cannot be opened, or why one of its
+    addresses cannot be used. Never raises but on cancellation; takes at most ``timeout_s`` and some
+    seconds for closing.
     """
     driver: Driver | None = None
+    ill: dict[tuple[str, str], str] = {}
+
+    def on_status(kind: str, address: str, well: bool, details: str) -> None:
+        if well:
+            ill.pop((kind, address), None)
+        else:
+            ill[kind, address] = details
+
     try:
         driver = factory(connection, 0, 1, Limits(in_flight=1))
         async with asyncio.timeout(timeout_s):
-            await driver.open(_nothing, _nothing, _nothing)
+            await driver.open(_nothing, _nothing, on_status)
+        if ill:
+            why = (f"The {kind} {address}: {text}" for (kind, address), text in ill.items())
+            return OpenError("misconfigured", " ".join(why))
     except OpenError as problem:
         return problem
     except TimeoutError:
@@ -65,4 +77,4 @@ async def probe(
 
 
 def _nothing(*_: object) -> None:
-    """Leave a message unsettled, a loss or a status unnoticed."""
+    """Leave a message unsettled, or a loss unnoticed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from functools import partial
 
@@ -44,6 +45,13 @@ def broken(problem: BaseException) -> Published:
             "description": text or "Unknown error.",
         },
     )
+
+
+def in_words(result: Published) -> str:
+    """The status of a publication, and its payload as JSON, for the log of a connection."""
+    if result.payload is None:
+        return str(result.status)
+    return f"{result.status}, {json.dumps(result.payload, ensure_ascii=False, default=str)}"
 
 
 class Publisher:

@@ -13,10 +13,10 @@ from acks.protocol import read_headers, read_topic
 from connections.driver import Published
 from connections.issued import thing_of
 from connections.ledger import Ledger
-from connections.lookups import Scope, text_headers
 from connections.model import Connection, Source
+from connections.placeholders.lookups import Scope, text_headers
 from connections.ports import Answer
-from connections.publishing import Publisher
+from connections.publishing import Publisher, in_words
 from connections.sending import Route
 
 Sort = Literal["response", "error", "nack"]
@@ -96,7 +96,7 @@ class Replies:
         ok = 200 <= result.status < 300
         self._row.count("published", now, ok)
         if not ok:
-            text = f"A response could not be published: {result.status}, {result.payload}"
+            text = f"A response could not be published: {in_words(result)}"
             self._log(now, "published", text, envelope)
 
     def _log(self, now: float, kind: str, text: str, envelope: Envelope) -> None:

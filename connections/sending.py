@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from acks.envelopes import Envelope
 from acks.errors import GatewayError
 from connections.driver import Publication
-from connections.header_mapping import map_headers, parse_header_mapping
 from connections.issued import thing_of
-from connections.lookups import PREFIXES, Scope, text_headers
-from connections.mapping import map_outgoing, mappers_of
+from connections.mapping.headers import map_headers, parse_header_mapping
+from connections.mapping.payloads import map_outgoing, mappers_of
 from connections.model import Connection, Mappers
-from connections.placeholders import parse_template
+from connections.placeholders.lookups import PREFIXES, Scope, text_headers
+from connections.placeholders.templates import parse_template
 
 
 class LazyHeaders(Mapping[str, str]):

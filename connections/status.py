@@ -26,7 +26,7 @@ class State(Enum):
     CLOSING = "closing"
 
 
-_LIVE = {State.CLOSED: "closed", State.CLOSING: "closed", State.OPEN: "open"}
+_LIVE = {State.CLOSED: "closed", State.OPEN: "open"}
 
 
 class Status:
@@ -65,6 +65,8 @@ class Status:
             log.info(
                 "connection.state", connection=self._id, client=self._client, state=state.value
             )
+        if state is State.CLOSING:  # until it is closed it is what it was
+            self._live = _LIVE.get(self.state, self._live)
         self.state = state
         self._details = details
         self._connected = now if state is State.OPEN else None
@@ -72,7 +74,7 @@ class Status:
             self._addresses = dict.fromkeys(self._addresses)
         elif state is State.OPEN:
             self._live = "unknown"
-        self._ledger.log(now, "connection", "other", True, details)
+        self._ledger.log(now, "connection", "other", state is not State.LOST, details)
         self._changed()
 
     def failed(self, cause: Cause, reason: str) -> None:
@@ -81,7 +83,6 @@ class Status:
         log.warning(
             "connection.lost", connection=self._id, client=self._client, cause=cause, reason=reason
         )
-        self._ledger.log(time.time(), "connection", "other", False, reason)
         self.turn(State.LOST, reason)
 
     def addressed(self, kind: str, address: str, well: bool, details: str) -> None:
@@ -89,6 +90,7 @@ class Status:
         if (kind, address) not in self._addresses:
             return
         now = time.time()
+        details = details or ("It can be used." if well else "It cannot be used.")
         self._addresses[kind, address] = (well, details, now)
         category: Category = "source" if kind == "source" else "target"
         self._ledger.log(now, category, "other", well, details, address=address)
@@ -102,8 +104,8 @@ class Status:
         except Exception:
             log.exception("connection.listener_failed", connection=self._id)
 
-    def to_json(self) -> dict[str, Any]:
-        """The status part of the report."""
+    def to_json(self, unsettled: int = 0) -> dict[str, Any]:
+        """The status part of the report; ``unsettled``: messages that the client has."""
         live = _LIVE.get(self.state, self._live)
         recovery = "unknown"
         if self.state is State.OPEN:
@@ -117,6 +119,7 @@ class Status:
             "recoveryStatus": recovery,
             "statusDetails": self._details,
             "inStateSince": iso(self._since),
+            "unsettled": unsettled,
         }
         return {
             "liveStatus": live,

@@ -22,7 +22,7 @@ from connections.inbound import Inbound
 from connections.ledger import Ledger
 from connections.model import Connection
 from connections.outbound import Feed, Outbound
-from connections.placeholders import PlaceholderError
+from connections.placeholders.templates import PlaceholderError
 from connections.ports import Gate
 from connections.probing import LOST_GRACE_S, SLACK_S, close_driver, probe
 from connections.publishing import Publisher
@@ -125,6 +125,14 @@ class Supervisor:
     def pending(self) -> int:
         """Consumed messages that are not settled yet, those that wait to be given back too."""
         return 0 if self._opening is None else len(self._opening.held)
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that the broker has given and does not know to be done, as far as is known."""
+        opening = self._opening
+        if opening is None or not opening.alive:
+            return 0
+        return len(opening.held) + self._inbound.waiting(opening) + opening.driver.withheld
 
     @property
     def totals(self) -> Mapping[tuple[str, str, bool], int]:
@@ -233,7 +241,7 @@ class Supervisor:
                 opened = False
             lasted = time.monotonic() - began
             failures = 0 if opened and lasted >= self._pace.first_delay_s else failures + 1
-            if not self._connection.failover:
+            if not self._connection.failover or self._ending is not None:
                 return  # the targets go on saying that it is not open
             await asyncio.sleep(self._delay(failures))
 
@@ -360,7 +368,8 @@ class Supervisor:
         ``client``, ``node``, ``state``;
         ``status``: ``liveStatus`` (open, closed, failed, misconfigured, unknown),
         ``recoveryStatus`` (ongoing, succeeded, unknown), ``connectedSince`` (ISO 8601 or None) and
-        the lists ``clientStatus`` (one entry), ``sourceStatus``, ``targetStatus`` (per address);
+        the lists ``clientStatus`` (one entry, with
+        :attr:`unsettled`), ``sourceStatus``, ``targetStatus`` (per address);
         ``metrics``: ``containsFailures``, ``connectionMetrics`` {inbound, outbound},
         ``sourceMetrics`` and ``targetMetrics`` {addressMetrics: {address: …}}, each
         ``type -> success|failure -> {PT1M, PT1H, PT24H, lastMessageAt}``: add them up;
@@ -372,7 +381,7 @@ class Supervisor:
             "client": self._client,
             "node": self._node,
             "state": self.state.value,
-            "status": self._status.to_json(),
+            "status": self._status.to_json(self.unsettled),
             "metrics": self._ledger.metrics(now),
             **self._ledger.logs(now),
         }

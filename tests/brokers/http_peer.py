@@ -10,7 +10,7 @@ import pytest
 from typing_extensions import override
 
 from connections.driver import Limits, OpenError, Publication, Published
-from connections.http_push import HttpPushDriver
+from connections.http_push.driver import HttpPushDriver
 from connections.model import Connection, Uri
 from tests.brokers.authority import Authority
 from tests.brokers.contract import (

@@ -120,8 +120,10 @@ async def _write(wire: h11.Connection, writer: asyncio.StreamWriter, answer: Ans
 
 
 @asynccontextmanager
-async def http_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[HttpServer]:
-    """A running server; its connections end with it."""
+async def http_server(
+    tls: ssl.SSLContext | None = None, port: int = 0
+) -> AsyncIterator[HttpServer]:
+    """A running server, on a free port unless told; its connections end with it."""
     one = HttpServer()
     running: set[asyncio.Task[None]] = set()
 
@@ -133,7 +135,7 @@ async def http_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[HttpSe
         with contextlib.suppress(asyncio.CancelledError):  # the test is over
             await one.serve(reader, writer)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(connected, "127.0.0.1", port, ssl=tls)
     one.port = server.sockets[0].getsockname()[1]
     try:
         yield one

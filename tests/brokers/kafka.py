@@ -23,9 +23,9 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from typing_extensions import override
 
 from app.store.embedded import ends_with_parent
-from connections import kafka_options
-from connections.kafka import KafkaDriver
-from connections.kafka_reach import CONFIRM_S
+from connections.kafka import options as kafka_options
+from connections.kafka.driver import KafkaDriver
+from connections.kafka.reach import CONFIRM_S
 from connections.model import Connection, Uri
 from tests.brokers.authority import Authority
 from tests.brokers.contract import DEADLINE, Peer, Received, Tls, connection_of

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from app.store.embedded import ends_with_parent
 from connections.model import Connection, Uri
-from connections.mqtt import MqttDriver
+from connections.mqtt.driver import MqttDriver
 from tests.brokers.authority import Authority
 from tests.brokers.contract import DEADLINE, Capability, Peer, Received, Tls, connection_of
 from tests.servers import free_port, wait_for_sync

@@ -18,9 +18,9 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from connections import amqp_wire
-from connections.amqp import AmqpDriver
-from connections.amqp_publishing import MAX_LANES
+from connections.amqp import wire as amqp_wire
+from connections.amqp.driver import AmqpDriver
+from connections.amqp.publishing import MAX_LANES
 from connections.driver import Limits, OpenError, Publication, Published
 from connections.model import Connection, Source, Uri
 from tests.brokers.authority import Authority

@@ -12,7 +12,7 @@ pytest.importorskip(
     "proton", reason="AMQP 1.0 needs the extra amqp10 (python-qpid-proton, built by a C compiler)"
 )
 
-from connections.amqp10 import Amqp10Driver
+from connections.amqp10.driver import Amqp10Driver
 from connections.driver import Limits, OpenError, Publication
 from connections.model import Connection, Source
 from tests.brokers.amqp10_peer import Amqp10Peer, names, queue_of
@@ -154,7 +154,7 @@ async def test_properties_and_annotations_pass_through_the_broker(peer: Amqp10Pe
 async def test_a_source_that_is_not_there_does_not_stop_the_others(
     peer: Amqp10Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connections.amqp10.FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr("connections.amqp10.driver.FIRST_RETRY_S", 0.05)
     there, missing = await peer.queue("there"), f"/amq/queue/one-{next(names)}-missing"
     async with client(peer, peer.connection([missing, there])) as one:
         ((kind, address, well, text),) = one.statuses
@@ -195,7 +195,7 @@ async def test_prefixes_of_jms(peer: Amqp10Peer) -> None:
 
 
 async def test_a_target_in_trouble_is_told_once(peer: Amqp10Peer) -> None:
-    exchange = f"x{next(names)}"
+    exchange = f"one-x{next(names)}"
     address = f"/exchange/{exchange}/key"
     async with client(peer, peer.connection(targets=[address])) as one:
         for _ in range(2):
@@ -217,7 +217,7 @@ async def test_a_target_in_trouble_is_told_once(peer: Amqp10Peer) -> None:
 
 
 async def test_more_addresses_than_links(peer: Amqp10Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connections.amqp10_outlets.MOST_OUTLETS", 2)
+    monkeypatch.setattr("connections.amqp10.outlets.MOST_OUTLETS", 2)
     addresses = [await peer.queue(f"out-{n}") for n in range(4)]
     async with client(peer, peer.connection(targets=addresses)) as one:
         for address in (*addresses, *addresses):
@@ -260,7 +260,7 @@ async def test_what_cannot_be_a_message(peer: Amqp10Peer) -> None:
 async def test_a_broker_that_is_silent_is_given_up(
     peer: Amqp10Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connections.amqp10_engine.HEARTBEAT_S", 1.0)
+    monkeypatch.setattr("connections.amqp10.engine.HEARTBEAT_S", 1.0)
     address = await peer.queue("in")
     async with client(peer, peer.connection([address], [address])) as one:
         peer.server.pause()
@@ -279,7 +279,7 @@ async def test_a_broker_that_is_silent_is_given_up(
 async def test_a_quiet_connection_lives_on(
     peer: Amqp10Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connections.amqp10_engine.HEARTBEAT_S", 2.0)
+    monkeypatch.setattr("connections.amqp10.engine.HEARTBEAT_S", 2.0)
     address = await peer.queue("in")
     async with client(peer, peer.connection([address])) as one:
         await asyncio.sleep(3)  # heartbeats have to go out and come in: time is the matter here

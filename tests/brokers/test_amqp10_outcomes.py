@@ -13,7 +13,7 @@ proton = pytest.importorskip(
 )
 
 from acks.settlement import Settlement
-from connections.amqp10 import Amqp10Driver
+from connections.amqp10.driver import Amqp10Driver
 from connections.driver import Limits, Publication
 from connections.model import Connection, Uri
 from tests.brokers.amqp10_broker import Broker, amqp10_broker
@@ -67,7 +67,7 @@ async def test_a_message_that_the_broker_has_settled(broker: Broker) -> None:
 async def test_a_link_that_the_broker_ends_is_made_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connections.amqp10.FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr("connections.amqp10.driver.FIRST_RETRY_S", 0.01)
     one = await opened(document(broker, "plain"))
     gone = await one.next()
     broker.ending = True

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connections.driver import Limits, Publication
-from connections.http_push import HttpPushDriver
+from connections.http_push.driver import HttpPushDriver
 from tests.brokers.authority import Authority
 from tests.brokers.contract import (
     Client,
@@ -277,3 +277,19 @@ async def test_an_address_that_is_none(peer: HttpPeer, address: str) -> None:
         published = await push(one, Publication(address, b"", None))
     assert published.status == 400
     assert peer.server.asked == []
+
+
+async def test_headers_of_the_transport_are_none_of_the_acks(peer: HttpPeer) -> None:
+    kept = {"content-type": "text/plain", "x-own": "1", "correlation-id": "c", "location": "/a"}
+    dropped = {
+        "connection": "keep-alive",
+        "set-cookie": "secret=1",
+        "www-authenticate": "Basic",
+        "server": "s",
+        "date": "now",
+        "ditto-weak-ack": "true",
+        "requested-acks": '["a:b"]',
+    }
+    answering(peer.server, Answer(200, b"ok", headers={**kept, **dropped}))
+    published, _ = await pushed(peer, Publication("POST:/in", b"{}", None))
+    assert published.headers == kept

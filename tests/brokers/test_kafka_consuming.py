@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaError
 
-from connections import kafka_consumer
 from connections.driver import Delivery, Limits, Publication
-from connections.kafka import KafkaDriver
+from connections.kafka import consumer as kafka_consumer
+from connections.kafka.driver import KafkaDriver
 from connections.model import Connection
 from tests.brokers.contract import (
     ACCEPT,

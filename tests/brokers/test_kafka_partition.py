@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from connections.kafka_options import Place, place
-from connections.kafka_partition import FIRST_DELAY_S, LAST_DELAY_S, Partition
+from connections.kafka.options import Place, place
+from connections.kafka.partition import FIRST_DELAY_S, LAST_DELAY_S, Partition
 
 
 def _partition(limit: int = 100) -> Partition[str]:

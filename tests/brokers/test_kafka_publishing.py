@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from connections.driver import Limits, OpenError, Publication
-from connections.kafka import KafkaDriver
+from connections.kafka.driver import KafkaDriver
 from connections.model import Connection, Source, Uri
 from tests.brokers.authority import Authority
 from tests.brokers.contract import (

@@ -14,7 +14,7 @@ from paho.mqtt.properties import Properties
 
 from connections.driver import Limits, OpenError, Publication
 from connections.model import Connection, Uri
-from connections.mqtt import MqttDriver
+from connections.mqtt.driver import MqttDriver
 from tests.brokers.contract import ACCEPT, DEADLINE, DISCARD, REDELIVER, Client, client, send_all
 from tests.brokers.mosquitto import FORBIDDEN, PASSWORD, USER, Mosquitto, MqttPeer, mosquitto
 from tests.servers import wait_for

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -54,6 +54,7 @@ class MemoryDriver:
         self.settled: list[tuple[str, Settlement]] = []
         self.closed = asyncio.Event()
         self.stale = 0
+        self.withheld = 0
 
     async def open(self, on_delivery: OnDelivery, on_lost: OnLost, on_status: OnStatus) -> None:
         self.on_delivery, self.on_lost, self.on_status = on_delivery, on_lost, on_status
@@ -154,6 +155,7 @@ class Frames:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self.on_filtered: Callable[[], None] | None = None
 
     def put(self, *envelopes: Envelope) -> None:
         self._queue.put_nowait([orjson.dumps(envelope) for envelope in envelopes])

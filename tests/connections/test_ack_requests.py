@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from acks.errors import GatewayError
-from connections.ack_requests import can_request, parse_ack_filter, request_acks
-from connections.lookups import Scope
-from connections.placeholders import PlaceholderError
+from connections.mapping.ack_requests import can_request, parse_ack_filter, request_acks
+from connections.placeholders.lookups import Scope
+from connections.placeholders.templates import PlaceholderError
 
 MODIFY = "ns/n/things/twin/commands/modify"
 QOS = "fn:filter(header:mqtt.qos,'ne','0')"

@@ -1,4 +1,4 @@
-"""Messages of AMQP 1.0 and their headers: connections/amqp10_message.py."""
+"""Messages of AMQP 1.0 and their headers: connections/amqp10/message.py."""
 
 # ruff: noqa: E402 - the driver can only be imported where its library is installed
 
@@ -13,7 +13,7 @@ proton = pytest.importorskip(
     "proton", reason="AMQP 1.0 needs the extra amqp10 (python-qpid-proton, built by a C compiler)"
 )
 
-from connections.amqp10_message import (
+from connections.amqp10.message import (
     decoded,
     encoded,
     headers_of,

@@ -3,8 +3,8 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from connections import amqp_identity
-from connections.amqp_identity import Identities
+from connections.amqp import identity as amqp_identity
+from connections.amqp.identity import Identities
 
 
 def message(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from connections.document import read_document
-from connections.validation import connection_of
+from connections.documents.reading import read_document
+from connections.documents.validation import connection_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "connections.md"
 EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)

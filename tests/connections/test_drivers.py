@@ -23,7 +23,7 @@ def test_a_type_that_there_is_not() -> None:
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "connections.kafka", None)
+    monkeypatch.setitem(sys.modules, "connections.kafka.driver", None)
     with pytest.raises(OpenError, match=r"install ackgate\[connections\]") as caught:
         factory("kafka")
     assert caught.value.cause == "misconfigured"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from acks.errors import GatewayError
-from connections.enforcement import enforce, parse_enforcement
-from connections.lookups import Scope
+from connections.mapping.enforcement import enforce, parse_enforcement
 from connections.model import Enforcement
-from connections.placeholders import PlaceholderError
+from connections.placeholders.lookups import Scope
+from connections.placeholders.templates import PlaceholderError
 
 MODIFY = {"topic": "ns/lamp/things/twin/commands/modify", "path": "/"}
 DEVICE = Enforcement("{{ header:device }}", ("{{ entity:id }}", "{{ entity:name }}-x"))

@@ -7,9 +7,9 @@ from ipaddress import ip_address
 import pytest
 
 from acks.errors import GatewayError
-from connections.hosts import check_host, destinations, literal_addresses
-from connections.uris import parse_uri
-from connections.validation import check_connection
+from connections.documents.hosts import check_host, destinations, literal_addresses
+from connections.documents.uris import parse_uri
+from connections.documents.validation import check_connection
 from tests.connections.documents import document, target
 
 

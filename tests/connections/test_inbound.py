@@ -115,6 +115,17 @@ async def test_what_cannot_be_mapped_is_accepted_and_answered(payload: bytes) ->
         assert len(it.gate.asked) == 1
 
 
+async def test_a_message_that_cannot_be_carried_out_is_told() -> None:
+    refused = error("protocoladapter:unknown.topicpath", topic="x", reason="short")
+    async with running(gate=MemoryGate(False, Answer(None, (400,), error=refused))) as it:
+        it.driver.deliver({"topic": "x"})
+        assert it.settlements == [("1", ACCEPT)]
+        assert it.counted("inbound", "mapped", ok=False) == 1
+        entry = it.supervisor.report()["logs"][-1]
+        assert (entry["type"], entry["level"]) == ("mapped", "failure")
+        assert refused.message in entry["message"]
+
+
 async def test_deep_nesting_stops_nothing() -> None:
     async with running() as it:
         it.driver.deliver(b'{"value":' + b"[" * 100_000)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from connections.header_mapping import map_headers, parse_header_mapping
-from connections.lookups import Scope, read_pipeline, read_template, text_headers
-from connections.placeholders import PlaceholderError
+from connections.mapping.headers import map_headers, parse_header_mapping
+from connections.placeholders.lookups import Scope, read_pipeline, read_template, text_headers
+from connections.placeholders.templates import PlaceholderError
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EVENT = {

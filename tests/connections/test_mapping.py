@@ -10,9 +10,8 @@ import orjson
 import pytest
 
 from acks.errors import GatewayError
-from connections.lookups import Scope, text_headers
-from connections.mappers import DITTO_TYPE, Message
-from connections.mapping import (
+from connections.mapping.mappers import DITTO_TYPE, Message
+from connections.mapping.payloads import (
     MAX_MAPPED,
     MAX_MAPPERS,
     Incoming,
@@ -22,6 +21,7 @@ from connections.mapping import (
     map_outgoing,
     mappers_of,
 )
+from connections.placeholders.lookups import Scope, text_headers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MODIFY = {"topic": "ns/n/things/twin/commands/modify", "path": "/attributes/a", "value": 1}

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from connections.lookups import PREFIXES, Scope, text_headers
-from connections.mappers import Message
-from connections.mapping import map_incoming, map_outgoing, mappers_of
-from connections.placeholder_functions import FUNCTIONS
+from connections.mapping.mappers import Message
+from connections.mapping.payloads import map_incoming, map_outgoing, mappers_of
+from connections.placeholders.functions import FUNCTIONS
+from connections.placeholders.lookups import PREFIXES, Scope, text_headers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "connections" / "mapping.md").read_text()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from acks.errors import GatewayError
-from connections.masking import MASK, masked, restored, without_password
+from connections.documents.masking import MASK, masked, restored, without_password
 from tests.connections.documents import document, source, target
 
 SECRET = "s3cr3t-Valu3"

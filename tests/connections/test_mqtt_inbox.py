@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from acks.settlement import Settlement
 from connections.driver import Delivery, Limits
 from connections.model import Source
-from connections.mqtt_inbox import Inbox, Incoming, Routes
+from connections.mqtt.inbox import Inbox, Incoming, Routes
 
 ACCEPT, REDELIVER, DISCARD = Settlement.ACCEPT, Settlement.REDELIVER, Settlement.DISCARD
 

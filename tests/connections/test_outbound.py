@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from acks.envelopes import WEAK_DROPPED
 from connections.driver import Limits, Publication, Published
 from connections.model import Connection
 from connections.outbound import HELD_BYTES
@@ -132,7 +133,21 @@ async def test_what_a_mapping_drops_is_a_weak_ack() -> None:
         await wait_for(lambda: it.gate.acks)
         ack = it.gate.acks[0][1]
         assert (ack.status, ack.weak) == (200, True)
+        assert ack.payload == WEAK_DROPPED
+        assert ack.headers["ditto-weak-ack"] is True
+        assert ack.headers["correlation-id"] == "a"
+        assert "requested-acks" not in ack.headers
         assert it.broker.published == []
+
+
+async def test_what_does_not_fit_the_filter_is_counted() -> None:
+    async with running() as it:
+        it.feeds[0].put(modified())
+        await wait_for(lambda: it.broker.published)
+        filtered = it.feeds[0].on_filtered
+        assert filtered is not None
+        filtered()
+        assert it.counted("outbound", "filtered") == 1
 
 
 async def test_a_long_payload_of_an_ack_is_left_out() -> None:

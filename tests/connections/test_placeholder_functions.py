@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connections.placeholder_functions import FUNCTIONS, MAX_LENGTH, MAX_TEXTS, apply
-from connections.placeholders import parse_pipeline
+from connections.placeholders.functions import FUNCTIONS, MAX_LENGTH, MAX_TEXTS, apply
+from connections.placeholders.templates import parse_pipeline
 
 PEOPLE = '{"name":"Ann","roles":["a","b"],"at":{"x/y":1},"none":null,"empty":[]}'
 

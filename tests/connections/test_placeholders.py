@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connections.placeholder_functions import MAX_TEXTS
-from connections.placeholders import (
+from connections.placeholders.functions import MAX_TEXTS
+from connections.placeholders.templates import (
     MAX_FUNCTIONS,
     PlaceholderError,
     parse_pipeline,

@@ -11,6 +11,7 @@ import pytest
 
 from acks.settlement import Settlement
 from connections.driver import Delivery, Limits, OpenError
+from connections.inbound import UNDER_WAY
 from connections.model import Connection
 from connections.supervisor import State, Supervisor, probe
 from tests.connections.memory import (
@@ -153,6 +154,74 @@ async def test_close_waits_for_answers_then_leaves_the_rest() -> None:
     assert it.settlements == [("1", ACCEPT)]
     it.gate.asked[1].answer(response())
     assert it.settlements == [("1", ACCEPT)]
+
+
+async def test_it_says_how_many_messages_are_unsettled() -> None:
+    def told() -> int:
+        number: int = it.supervisor.report()["status"]["clientStatus"][0]["unsettled"]
+        return number
+
+    it = started()
+    assert told() == 0
+    await it.opened()
+    for identity in "12":
+        it.driver.deliver(modify(), identity)
+    it.driver.withheld = 3  # of which only the driver knows
+    assert told() == it.supervisor.unsettled == 5
+    it.driver.withheld = 0
+    it.gate.asked[0].answer(response())
+    assert told() == 1
+    it.driver.on_lost("gone")
+    assert told() == 0, "it comes again to the next client"
+    await it.supervisor.close(0.0)
+    assert told() == 0
+
+
+async def test_what_waits_for_its_turn_is_unsettled() -> None:
+    it = started()
+    await it.opened()
+    most = PACE.limits.in_flight * UNDER_WAY
+    for number in range(most + 5):
+        it.driver.deliver(modify(), str(number))
+    assert (len(it.gate.asked), it.supervisor.unsettled) == (most, most + 5)
+    await it.supervisor.close(0.0)
+
+
+async def test_what_is_closing_is_not_closed_yet() -> None:
+    it = started()
+    await it.opened()
+    it.driver.deliver(modify(), "1")
+    closing = asyncio.create_task(it.supervisor.close(60.0))
+    await wait_for(lambda: it.supervisor.state is State.CLOSING)
+    status = it.supervisor.report()["status"]
+    assert (status["liveStatus"], status["connectedSince"]) == ("open", None)
+    it.gate.asked[0].answer(response())
+    await closing
+    assert it.supervisor.report()["status"]["liveStatus"] == "closed"
+
+
+async def test_what_is_lost_while_it_closes_is_not_opened_again() -> None:
+    it = started()
+    await it.opened()
+    it.broker.confirms.clear()
+    it.feeds[0].put(modified())
+    await wait_for(lambda: it.broker.given)
+    closing = asyncio.create_task(it.supervisor.close(60.0))
+    await wait_for(lambda: it.supervisor.state is State.CLOSING)
+    it.driver.on_lost("gone")
+    await closing
+    assert len(it.broker.drivers) == 1
+
+
+async def test_a_loss_is_logged_once_as_a_failure() -> None:
+    it = started()
+    it.supervisor.command("enableConnectionLogs")
+    await it.opened()
+    it.driver.on_lost("gone")
+    await it.opened(2)
+    logs = it.supervisor.report()["logs"]
+    assert [entry["level"] for entry in logs if entry["message"] == "gone"] == ["failure"]
+    await it.supervisor.close(0.0)
 
 
 async def test_abandon_settles_nothing_any_more() -> None:

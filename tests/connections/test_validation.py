@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from acks.errors import GatewayError
-from connections.document import read_document
-from connections.masking import masked
+from connections.documents.masking import masked
+from connections.documents.reading import read_document
+from connections.documents.topics import TOPICS
+from connections.documents.uris import parse_uri
+from connections.documents.validation import check_connection, connection_of
 from connections.model import Enforcement, ReplyTarget, Topic, Uri
-from connections.topics import TOPICS
-from connections.uris import parse_uri
-from connections.validation import check_connection, connection_of
 from tests.connections.documents import document, source, target
 
 INVALID = "connectivity:connection.configuration.invalid"

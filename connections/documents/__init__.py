@@ -1,0 +1,1 @@
+"""The JSON documents of connections: read, checked, shown."""

@@ -1,0 +1,1 @@
+"""Texts such as ``{{ header:x | fn:upper() }}``, and what they stand for."""
