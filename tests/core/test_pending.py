@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from acks.aggregator import Aggregator
 from acks.errors import error
 from acks.pending import TICK, Pending
@@ -95,3 +97,18 @@ def test_a_discarded_request_is_gone() -> None:
     pending.discard("a")
     assert pending.open_keys() == []
     assert pending.expire(10.0) == []
+
+
+def test_a_token_tells_a_request_from_a_later_one_with_its_key() -> None:
+    pending: Pending[str] = Pending()
+    pending.open("a", aggregator(), 1.0, "first")
+    assert not pending.is_marked("a", 1)
+    pending.mark("a", 1)
+    assert pending.is_marked("a", 1)
+    assert not pending.is_marked("a", 2)
+    assert not pending.is_marked("b", 1)
+    pending.discard("a")
+    pending.open("a", aggregator(), 1.0, "second")
+    assert not pending.is_marked("a", 1)
+    with pytest.raises(KeyError):
+        pending.mark("b", 1)

@@ -11,6 +11,8 @@ import pytest
 import uvloop
 
 from app.store.redis_client import Redis, RedisAddress
+from app.store.sql.database import Database, open_index
+from tests.postgres import PostgresServer, postgres_binaries, postgres_server
 from tests.servers import RedisServer, redis_binaries, redis_server
 
 BINARIES = redis_binaries()
@@ -50,3 +52,28 @@ async def redis(shared: RedisServer) -> AsyncIterator[Redis]:
     await client.start()
     yield client
     await client.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    binaries = postgres_binaries()
+    if binaries is None:
+        pytest.skip("there is no PostgreSQL here")
+    with postgres_server(binaries) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def index(request: pytest.FixtureRequest) -> str:
+    """What the setting search_index says: a new index on each database."""
+    if request.param == "sqlite":
+        return "sqlite"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.database()
+
+
+@pytest.fixture
+async def database(index: str, tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await open_index(index, tmp_path)
+    yield opened
+    await opened.close()

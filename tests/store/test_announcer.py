@@ -64,7 +64,7 @@ class Process:
         self.node = Node(settings, url)
         self.gateway = self.node.gateway
         self.policies, self.twins = self.gateway.policies, self.gateway.twins
-        self.announcer = Announcer(self.policies, self.gateway, keep=1000, most=MOST, every=EVERY)
+        self.announcer = Announcer(self.policies, self.gateway, most=MOST, every=EVERY)
         self.node._announcer = self.announcer
         self.prefix = prefix
         self.redis = Redis(RedisAddress.parse(url), name="test")

@@ -154,6 +154,7 @@ async def test_a_combination_of_headers_that_cannot_be_is_settled_by_its_error(
         {"topic": "a/b/things/twin/commands/modify", "path": "/attributes/n"},
         {"topic": "a/b/things/twin/acks/other:label", "path": "/", "status": 200},
         {"topic": "a/b/things/twin/commands/modify", "path": "/attributes/a", "value": 2**70},
+        {"topic": "_/_/things/twin/search/subscribe", "path": "/", "value": {}},
     ],
 )  # fmt: skip
 async def test_a_message_that_makes_no_sense_is_answered_and_settled_at_once(

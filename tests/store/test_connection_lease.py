@@ -105,9 +105,9 @@ async def test_a_claim_whose_answer_comes_too_late_is_none(redis: Redis, prefix:
 
     class Slow(ConnectionStore):
         async def claim(
-            self, connection_id: str, client: int, node: str, ttl_ms: int
-        ) -> int | None:
-            generation = await super().claim(connection_id, client, node, ttl_ms)
+            self, connection_id: str, client: int, node: str, ttl_ms: int, clients: int = 0
+        ) -> int:
+            generation = await super().claim(connection_id, client, node, ttl_ms, clients)
             clock.ahead += LONG
             return generation
 

@@ -174,11 +174,11 @@ async def test_no_id_leaves_its_key(store: ConnectionStore, name: str) -> None:
 
 async def test_a_client_has_one_owner(store: ConnectionStore) -> None:
     found = await asyncio.gather(*(store.claim("a", 0, f"n{i}", LONG) for i in range(10)))
-    assert len([one for one in found if one is not None]) == 1
-    winner = f"n{next(i for i, one in enumerate(found) if one is not None)}"
+    assert len([one for one in found if one]) == 1
+    winner = f"n{next(i for i, one in enumerate(found) if one)}"
     assert await store.owners("a") == {0: winner}
-    assert await store.claim("a", 1, "other", LONG) is not None
-    assert await store.claim("b", 0, "other", LONG) is not None
+    assert await store.claim("a", 1, "other", LONG)
+    assert await store.claim("b", 0, "other", LONG)
     assert await store.owners("a") == {0: winner, 1: "other"}
 
 
@@ -186,7 +186,6 @@ async def test_generations_only_grow(store: ConnectionStore) -> None:
     found = []
     for node in ("n1", "n2", "n1", "n1"):
         generation = await store.claim("a", 0, node, LONG)
-        assert generation is not None
         found.append(generation)
         assert await store.release("a", 0, node, generation)
     assert found == sorted(set(found))
@@ -196,9 +195,7 @@ async def test_generations_only_grow(store: ConnectionStore) -> None:
 async def test_who_claims_again_ends_his_old_lease(store: ConnectionStore) -> None:
     first = await store.claim("a", 0, "n", LONG)
     second = await store.claim("a", 0, "n", LONG)
-    assert first is not None
-    assert second is not None
-    assert second > first
+    assert second > first > 0
     assert not await store.renew("a", 0, "n", first, LONG)
     assert not await store.release("a", 0, "n", first)
     assert await store.renew("a", 0, "n", second, LONG)
@@ -207,15 +204,13 @@ async def test_who_claims_again_ends_his_old_lease(store: ConnectionStore) -> No
 
 async def test_a_lease_runs_out_and_is_fenced(store: ConnectionStore) -> None:
     old = await store.claim("a", 0, "dead", SHORT)
-    assert old is not None
-    heirs: list[int | None] = []
+    heirs: list[int] = []
 
     async def taken() -> bool:
         heirs.append(await store.claim("a", 0, "heir", LONG))
-        return heirs[-1] is not None
+        return heirs[-1] > 0
 
     await until(taken)
-    assert heirs[-1] is not None
     assert heirs[-1] > old
     assert not await store.renew("a", 0, "dead", old, LONG)
     assert not await store.release("a", 0, "dead", old)
@@ -225,7 +220,7 @@ async def test_a_lease_runs_out_and_is_fenced(store: ConnectionStore) -> None:
 async def test_renewing_keeps_a_lease(store: ConnectionStore) -> None:
     async with asyncio.timeout(DEADLINE):
         generation = await store.claim("a", 0, "n", SHORT)
-        while generation is None or not await store.renew("a", 0, "n", generation, LONG):
+        while not await store.renew("a", 0, "n", generation, LONG):
             generation = await store.claim("a", 0, "n", SHORT)
         assert await store.claim("a", 1, "n", SHORT)  # later, and not renewed
 
@@ -233,7 +228,48 @@ async def test_renewing_keeps_a_lease(store: ConnectionStore) -> None:
         return await store.owners("a") == {0: "n"}
 
     await until(first_is_left)
-    assert await store.claim("a", 0, "other", LONG) is None
+    assert await store.claim("a", 0, "other", LONG) == 0
+
+
+# --- shares
+
+
+async def test_a_node_takes_its_share_while_others_are_there(store: ConnectionStore) -> None:
+    for node in ("n", "other"):
+        await store.present(node, LONG)
+    found = [await store.claim("a", client, "n", LONG, 3) for client in range(3)]
+    assert found[0] > 0
+    assert found[1] > 0
+    assert found[2] == -1
+    assert await store.claim("b", 0, "n", LONG, 1) > 0, "of each connection"
+    assert await store.claim("a", 1, "n", LONG, 3) > 0, "what it has it may claim anew"
+    assert await store.claim("a", 2, "other", LONG, 3) > 0
+    assert not await store.surplus("a", 1, "n", 3)
+
+
+async def test_a_node_takes_all_where_it_is_alone(store: ConnectionStore) -> None:
+    await store.present("n", LONG)
+    await store.present("ended", LONG)
+    await store.present("ended", 0)
+    assert all([await store.claim("a", client, "n", LONG, 2) > 0 for client in range(2)])
+    await store.present("gone", 1)
+
+    async def alone() -> bool:
+        return await store.claim("b", 1, "n", LONG, 2) > 0
+
+    assert await store.claim("b", 0, "n", LONG, 2) > 0
+    await until(alone)
+
+
+async def test_a_node_that_comes_back_finds_a_surplus(store: ConnectionStore) -> None:
+    await store.present("n", LONG)
+    for client in range(3):
+        assert await store.claim("a", client, "n", LONG, 3) > 0
+    assert not any([await store.surplus("a", client, "n", 3) for client in range(3)])
+    await store.present("back", LONG)
+    assert [await store.surplus("a", client, "n", 3) for client in range(3)] == [0, 0, 1]
+    assert not await store.surplus("a", 2, "back", 3)
+    assert await store.claim("a", 2, "back", LONG, 3) == 0, "it is not free yet"
 
 
 # --- reports

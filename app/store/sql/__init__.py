@@ -1,0 +1,1 @@
+"""The search index in an SQL database: SQLite or PostgreSQL behind one interface."""

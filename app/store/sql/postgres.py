@@ -1,0 +1,233 @@
+"""The search index in PostgreSQL, for several machines; the library asyncpg is an extra."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from app.store.sql.database import (
+    BadRow,
+    IndexBusy,
+    IndexUnavailable,
+    NotOwner,
+    Params,
+    Row,
+    Write,
+)
+from app.store.sql.dialect import POSTGRESQL, Dialect
+from app.store.sql.schema import VERSION, meta_table, steps
+from app.store.sql.sqlite import newer
+
+if TYPE_CHECKING:
+    import asyncpg
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+CLOSING_S = 5.0
+"""Longest wait for what is running when the connections are closed, s."""
+_LOCK = 0x61636B67  # of the schema; any number that no one else uses in this database
+_EXACT = 2**53
+_INT64 = 2**63
+_PASSWORD = re.compile(r"(//[^:/@]*:)[^@]*@|(password=)[^&\s]*")
+_SESSION = {
+    "application_name": "ackgate",
+    "jit": "off",
+    # Plans depend on how many things have a value.
+    "plan_cache_mode": "force_custom_plan",
+    # What a frozen process has locked is free again some time.
+    "idle_in_transaction_session_timeout": "60000",
+    "client_min_messages": "warning",
+}
+
+
+async def open_postgres(url: str, *, readers: int, timeout: float) -> PostgresDatabase:
+    """Open the index in the database at ``url``; raises IndexUnavailable."""
+    try:
+        import asyncpg
+    except ImportError:
+        raise IndexUnavailable(
+            "search_index names a PostgreSQL database: that needs the extra postgres "
+            "(pip install 'ackgate[postgres]')"
+        ) from None
+    del asyncpg
+    database = PostgresDatabase(url, connections=readers, timeout=timeout)
+    try:
+        await database.start()
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
+class PostgresDatabase:
+    """See :class:`app.store.sql.database.Database`."""
+
+    dialect: Dialect = POSTGRESQL
+
+    def __init__(self, url: str, *, connections: int, timeout: float) -> None:
+        self._url = url
+        self._connections = connections
+        self._timeout = timeout
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    async def start(self) -> None:
+        """Connect and bring the schema up to date; raises IndexUnavailable."""
+        import asyncpg
+
+        async def connect() -> None:
+            self._pool = await asyncpg.create_pool(
+                self._url,
+                min_size=1,
+                max_size=self._connections,
+                server_settings=_SESSION,
+                timeout=self._timeout,
+            )
+
+        try:
+            await self._guarded(connect, self._timeout)
+            await self._use(self._migrate, self._timeout)
+        except (IndexBusy, BadRow) as problem:
+            raise IndexUnavailable(str(problem)) from problem
+        except (ValueError, asyncpg.PostgresError) as problem:
+            raise IndexUnavailable(_told(problem)) from None
+
+    async def read(self, sql: str, params: Params = (), timeout: float | None = None) -> list[Row]:
+        """See :class:`~app.store.sql.database.Database`."""
+
+        async def query(connection: Any) -> list[Row]:
+            found = await connection.fetch(_numbered(sql), *map(_bound, params))
+            return [_row(record) for record in found]
+
+        return await self._use(query, timeout)
+
+    async def write(
+        self, statements: Sequence[Write | tuple[str, Params]], timeout: float | None = None
+    ) -> list[list[Row]]:
+        """See :class:`~app.store.sql.database.Database`."""
+
+        async def transaction(connection: Any) -> list[list[Row]]:
+            async with connection.transaction():
+                return [
+                    await _run(connection, one if isinstance(one, Write) else Write(*one))
+                    for one in statements
+                ]
+
+        return await self._use(transaction, timeout)
+
+    async def close(self) -> None:
+        """See :class:`~app.store.sql.database.Database`."""
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSING_S):
+                await pool.close()
+        except TimeoutError:
+            pool.terminate()
+
+    # --- one thing at a time
+
+    async def _use(self, work: Callable[[Any], Awaitable[T]], timeout: float | None) -> T:
+        import asyncpg
+
+        async def connected() -> T:
+            if self._pool is None:
+                raise IndexUnavailable("the search index has been closed")
+            while True:  # until the deadline: two transactions that met do not meet for ever
+                try:
+                    async with self._pool.acquire() as connection:
+                        return await work(connection)
+                except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as problem:
+                    log.info("search.transaction_again", error=str(problem))
+
+        return await self._guarded(connected, self._timeout if timeout is None else timeout)
+
+    async def _guarded(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """Do ``work`` within its deadline, and translate what goes wrong."""
+        import asyncpg
+
+        try:
+            async with asyncio.timeout(seconds):
+                return await work()
+        except (TimeoutError, asyncpg.QueryCanceledError):
+            raise IndexBusy(f"the search index did not answer within {seconds:g} s") from None
+        except (
+            asyncpg.DataError,
+            asyncpg.IntegrityConstraintViolationError,
+            asyncpg.ProgramLimitExceededError,
+        ) as problem:
+            raise BadRow(_told(problem)) from problem
+        except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as problem:
+            # Not chained: an error about the URL may show it.
+            raise IndexUnavailable(f"the search index: {_told(problem)}") from None
+
+    async def _migrate(self, connection: Any) -> None:
+        if await connection.fetchval("SHOW server_encoding") != "UTF8":
+            raise IndexUnavailable("the search index needs a database with the encoding UTF8")
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await connection.execute(meta_table(POSTGRESQL))
+            found = await connection.fetchval("SELECT value FROM meta WHERE key = 'version'")
+            version = int(found or 0)
+            if version > VERSION:
+                raise IndexUnavailable(newer("PostgreSQL", version))
+            for statements in steps(POSTGRESQL, version):
+                for statement in statements:
+                    await connection.execute(statement)
+            await connection.execute(
+                "INSERT INTO meta VALUES ('version', $1) "
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                str(VERSION),
+            )
+
+
+async def _run(connection: Any, write: Write) -> list[Row]:
+    sql = _numbered(write.sql)
+    if write.many:
+        await connection.executemany(sql, [list(map(_bound, row)) for row in write.params])
+        return []
+    found = await connection.fetch(sql, *map(_bound, write.params))
+    if write.guard and not found:
+        raise NotOwner("the shard has another owner")
+    return [_row(record) for record in found]
+
+
+@lru_cache(maxsize=1024)
+def _numbered(sql: str) -> str:
+    """``?``, ``?`` as ``$1``, ``$2``."""
+    numbers = count(1)
+    return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+
+
+def _bound(value: Any) -> Any:
+    """A parameter; a float as the decimal number that it is written as (0.1 is a tenth).
+
+    Large ones are exactly what they are, so that they compare with integers as in SQLite.
+    """
+    if type(value) is not float:
+        return value
+    return Decimal(repr(value)) if abs(value) < _EXACT else Decimal(value)
+
+
+def _row(record: Any) -> Row:
+    return tuple([_plain(value) if type(value) is Decimal else value for value in record])
+
+
+def _plain(value: Decimal) -> int | float:
+    whole = value == value.to_integral_value()
+    return int(value) if whole and abs(value) < _INT64 else float(value)
+
+
+def _told(problem: BaseException) -> str:
+    """What an error says, without a password."""
+    text = str(problem) or type(problem).__name__
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***{'@' if found[1] else ''}", text)
