@@ -153,8 +153,9 @@ class Aggregator:
 
     __slots__ = (
         "_acks", "_missing", "_refused", "correlation_id", "labels", "outcome", "response_required",
-        "thing_id", "timeout_ms",
+        "thing_id", "timeout_ms", "token",
     )  # fmt: skip
+    token: int  # set by Pending.mark alone: to set it for all would be paid for by all
 
     def __init__(
         self,

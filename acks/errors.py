@@ -14,6 +14,8 @@ from acks.access_errors import ACCESS_ERRORS
 from acks.connection_errors import CONNECTION_ERRORS
 from acks.error_kind import ErrorKind
 from acks.policy_errors import POLICY_ERRORS
+from acks.search_errors import SEARCH_ERRORS
+from acks.subscription_errors import SUBSCRIPTION_ERRORS
 from acks.thing_errors import THING_ERRORS
 
 
@@ -395,6 +397,9 @@ CATALOGUE: dict[str, ErrorKind] = _kinds(
     ),
     # --- connections to brokers
     *CONNECTION_ERRORS,
+    # --- search
+    *SEARCH_ERRORS,
+    *SUBSCRIPTION_ERRORS,
     # --- Ditto Protocol
     ErrorKind(
         "signal.enrichment.failed",

@@ -245,7 +245,8 @@ class AckOptions:
     """The three headers of one command, completed.
 
     ``custom_acks`` are those of the ``requested_acks`` that somebody outside must fulfil;
-    ``given`` is what the client wrote, per header name, as text; it is repeated in answers.
+    ``given`` is what the client wrote, per header name, as text; it is repeated in answers;
+    ``search_persisted`` says whether that is one of the ``requested_acks``.
     """
 
     requested_acks: tuple[str, ...]
@@ -253,6 +254,7 @@ class AckOptions:
     timeout_ms: int
     custom_acks: tuple[str, ...] = ()
     given: tuple[tuple[str, str], ...] = ()
+    search_persisted: bool = False
 
 
 def complete(
@@ -290,6 +292,7 @@ def complete(
         response_required,
         default_timeout_ms if timeout_ms is None else timeout_ms,
         custom(acks),
+        search_persisted=SEARCH_PERSISTED in acks,
     )
 
 

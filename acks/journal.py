@@ -6,7 +6,8 @@ connector. It is part of the data format: a change needs a new ``FORMAT`` and a 
 Keys (``prefix`` is ``ackgate`` unless set otherwise; ``{..}`` is a Redis Cluster hash tag):
 
 =================================  ======================================================
-``prefix:meta``                    hash: ``format``, ``shards`` (fixed when data is created)
+``prefix:meta``                    hash: ``format``, ``shards`` (fixed when data is created), ``id``
+                                   (of this data, app/store/layout.py)
 ``prefix:{s3}:twin:<thing id>``    string: tag, newline, meta JSON, newline, thing JSON
 ``prefix:{s3}:policy:<policy id>`` string: policy JSON
 ``prefix:{s3}:due``                sorted set: policy id -> when a subject of it expires or is to be
@@ -31,6 +32,7 @@ Keys (``prefix`` is ``ackgate`` unless set otherwise; ``{..}`` is a Redis Cluste
 A journal entry has three fields: ``m`` (meta, a JSON object with the keys of :class:`EntryMeta`),
 ``h`` (external headers, a JSON object) and ``v`` (the new value, JSON text; absent for deletions).
 Live signals are entries too (meta with a kind): ``v`` is their payload, absent if they have none.
+Changes of policies are entries as well: ``h`` is ``{}`` and ``v`` is ``null``.
 
 An ack channel's message, and a frame of a link, is a JSON array of records
 ``[correlation-id, label, thing id, status, headers or null, payload]``; a record of five
@@ -49,14 +51,18 @@ from zlib import crc32
 Rules = tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]
 """READ rules on things: subjects that have the same ones, pointers granted, pointers revoked."""
 
-EVENT, MESSAGE, COMMAND, LIVE_EVENT, ANNOUNCEMENT = (
+EVENT, MESSAGE, COMMAND, LIVE_EVENT, ANNOUNCEMENT, POLICY = (
     "",
     "message",
     "command",
     "event",
     "announcement",
+    "policy",
 )
-"""Kinds of entries. Live signals and policy announcements travel through the journal too."""
+"""Kinds of entries. Live signals and policy announcements travel through the journal too.
+
+POLICY says that a policy has changed, for what is derived from things and policies together.
+"""
 
 FORMAT = 1
 DEFAULT_PREFIX = "ackgate"
@@ -189,8 +195,11 @@ class EntryMeta(NamedTuple):
     ``assigned`` names, by label group, the member ``<node>/<session>`` that gets the signal for its
     group. If the origin is ASYNC, it has the node that chose, under "".
 
+    There may be one more fact, [i], which the indexer alone reads (acks/search_acks.py).
+
     An announcement of a policy has that policy's id in place of the thing's, the announcement's
-    name as its ``action``, and the subjects that it is about as its ``readers``.
+    name as its ``action``, and the subjects that it is about as its ``readers``. A change of a
+    policy has its id, too, and its revision, and no readers: no subscriber gets it.
     """
 
     thing_id: str  # [id]
@@ -203,7 +212,7 @@ class EntryMeta(NamedTuple):
     origin: str  # [o] node that waits for the acks, or ASYNC
     deadline: int  # [d]
     readers: tuple[str, ...]  # [s]
-    kind: str = EVENT  # [k] EVENT | MESSAGE | COMMAND | LIVE_EVENT | ANNOUNCEMENT
+    kind: str = EVENT  # [k] EVENT | MESSAGE | COMMAND | LIVE_EVENT | ANNOUNCEMENT | POLICY
     revoked: tuple[str, ...] = ()  # [x]
     answered: bool = False  # [w]
     fields: str = ""  # [f]

@@ -78,6 +78,18 @@ class Pending(Generic[W]):
         request = self._requests.get(key)
         return request is not None and request[0].is_outstanding(label)
 
+    def mark(self, key: Hashable, token: int) -> None:
+        """Give the open request ``key`` a number, by which it differs from later ones with its key.
+
+        Raises KeyError if it is not open.
+        """
+        self._requests[key][0].token = token
+
+    def is_marked(self, key: Hashable, token: int) -> bool:
+        """Whether the request ``key`` is open, and the one with this number."""
+        request = self._requests.get(key)
+        return request is not None and getattr(request[0], "token", None) == token
+
     def discard(self, key: Hashable) -> None:
         """Forget a request whose caller has gone away."""
         self._close(key)

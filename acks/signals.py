@@ -29,7 +29,8 @@ class Command(NamedTuple):
     sent it (it does not get its own event back). ``action`` is put, create, merge or delete;
     ``answer_to`` is where acks go if not to the node that took the command; ``allow_lockout``: the
     policy to create may be one that the requester, or anybody, cannot change; ``assigned`` is what
-    the journal says of label groups.
+    the journal says of label groups, ``search`` the token of who asks for ``search-persisted``
+    (acks/search_acks.py), 0 for nobody.
     """
 
     thing_id: str
@@ -46,6 +47,7 @@ class Command(NamedTuple):
     answer_to: str = ""
     allow_lockout: bool = False
     assigned: Mapping[str, str] = _EMPTY
+    search: int = 0
 
 
 class Query(NamedTuple):

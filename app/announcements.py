@@ -48,7 +48,7 @@ _LAST_INSTANT = 253_402_300_799_999
 
 
 class Announcer:
-    """Works on due policies. One per process; ``keep`` journal entries stay, about.
+    """Works on due policies. One per process.
 
     Acks of ``most`` announcements are awaited at once: everybody can make a policy that asks for
     thousands, and requests wait in the same place.
@@ -59,7 +59,6 @@ class Announcer:
         policies: PolicyStore,
         gateway: Gateway,
         *,
-        keep: int,
         most: int,
         every: float = EVERY_S,
     ) -> None:
@@ -67,7 +66,6 @@ class Announcer:
         self.expired = 0
         self._policies = policies
         self._gateway = gateway
-        self._keep = keep
         self._most = most
         self._every = every
         self._kicked = asyncio.Event()
@@ -171,7 +169,7 @@ class Announcer:
             for one in publications:  # before it is published, so that no ack can come too early
                 self._await(policy_id, one)
             done = await self._policies.advance(
-                policy_id, stored.text, document, told=told, entries=entries, keep=self._keep
+                policy_id, stored.text, document, told=told, entries=entries
             )
         finally:
             if not done:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 import click
 
 from app.cli_connections import connections
+from app.cli_search import search
 from app.cli_spark import spark
 
 if TYPE_CHECKING:
@@ -273,6 +274,7 @@ def version() -> None:
 
 
 main.add_command(connections)
+main.add_command(search)
 main.add_command(spark)
 
 
@@ -284,6 +286,10 @@ def _shown(name: str, loaded: Loaded) -> object:
 
         entries = parse_credentials(value.get_secret_value())
         return ",".join(f"{user}:***" for user in entries)
+    if name == "search_index":
+        from app.observe.log import mask_text
+
+        return mask_text(value.get_secret_value())
     if name == "redis_url" and value is not None:
         from app.store.redis_address import RedisAddress
 

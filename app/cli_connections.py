@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import http.client
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
+
+from app.cli_operator import AS_JSON, URL, USAGE_ERROR, USER, expect, fail, request
 
 if TYPE_CHECKING:
     from connections.model import Connection
 
-USAGE_ERROR = 2
-TIMEOUT_S = 30.0
-"""For an answer of the gateway, which itself takes up to 10 s to try a connection."""
 _COLLECTION = "/api/2/connections"
-
-_USER = click.option(
-    "--user",
-    default="devops:foobar",
-    envvar="ACKGATE_OPERATOR",
-    show_envvar=True,
-    help="name:password of an operator (devops:foobar, of development).",
-)
-_URL = click.option(
-    "--url", default="http://127.0.0.1:8080", show_default=True, help="The gateway."
-)
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="As the gateway says it.")
 
 
 @click.group()
@@ -42,7 +26,7 @@ def connections() -> None:
 @connections.command("test")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--url", help="Have this gateway try it; default: this machine tries it.")
-@_USER
+@USER
 @click.option("--check", is_flag=True, help="Only look at the document, connect to nothing.")
 def test(file: Path, url: str | None, user: str, check: bool) -> None:
     """Check the connection document FILE, then connect to its broker and disconnect again.
@@ -52,7 +36,7 @@ def test(file: Path, url: str | None, user: str, check: bool) -> None:
     try:
         document = json.loads(file.read_bytes())
     except (OSError, ValueError) as problem:
-        _fail(USAGE_ERROR, f"{file} is not JSON: {problem}")
+        fail(USAGE_ERROR, f"{file} is not JSON: {problem}")
     if isinstance(document, dict):
         document.pop("id", None)
     connection = _checked(document)
@@ -61,17 +45,17 @@ def test(file: Path, url: str | None, user: str, check: bool) -> None:
         return
     if url is not None:
         body = json.dumps(document).encode()
-        status, answer = _request("POST", url, f"{_COLLECTION}?dry-run=true", user, body)
-        _expect(status, answer, 200)
+        status, answer = request("POST", url, f"{_COLLECTION}?dry-run=true", user, body)
+        expect(status, answer, 200)
         click.echo(answer.decode("utf-8", "replace"))
         return
     click.echo(asyncio.run(_tried(connection)))
 
 
 @connections.command("list")
-@_URL
-@_USER
-@_AS_JSON
+@URL
+@USER
+@AS_JSON
 def list_all(url: str, user: str, as_json: bool) -> None:
     """Print all connections: id, type, status, name."""
     found = _get(url, user, "?fields=id,name,connectionType,connectionStatus", as_json)
@@ -82,9 +66,9 @@ def list_all(url: str, user: str, as_json: bool) -> None:
 
 @connections.command("status")
 @click.argument("connection_id", metavar="ID")
-@_URL
-@_USER
-@_AS_JSON
+@URL
+@USER
+@AS_JSON
 def status(connection_id: str, url: str, user: str, as_json: bool) -> None:
     """Print how a connection is: itself, its clients, its sources and targets."""
     found = _get(url, user, f"/{quote(connection_id, safe=':')}/status", as_json)
@@ -100,9 +84,9 @@ def status(connection_id: str, url: str, user: str, as_json: bool) -> None:
 
 @connections.command("logs")
 @click.argument("connection_id", metavar="ID")
-@_URL
-@_USER
-@_AS_JSON
+@URL
+@USER
+@AS_JSON
 def logs(connection_id: str, url: str, user: str, as_json: bool) -> None:
     """Print what has happened on a connection lately; failures always, successes if enabled."""
     found = _get(url, user, f"/{quote(connection_id, safe=':')}/logs", as_json)
@@ -122,12 +106,12 @@ def _checked(document: object) -> Connection:
     from uuid import uuid4
 
     from acks.errors import GatewayError
-    from connections.validation import DRY_RUN, check_connection
+    from connections.documents.validation import DRY_RUN, check_connection
 
     try:
         return check_connection(document, f"{uuid4()}{DRY_RUN}")[1]
     except GatewayError as problem:
-        _fail(1, problem.message, problem.description)
+        fail(1, problem.message, problem.description)
 
 
 def _summary(connection: Connection) -> str:
@@ -145,56 +129,16 @@ async def _tried(connection: Connection) -> str:
     except OpenError as problem:
         outcome = problem
     if isinstance(outcome, OpenError):
-        _fail(1, f"{outcome} ({outcome.cause})")
+        fail(1, f"{outcome} ({outcome.cause})")
     return outcome
 
 
 def _get(url: str, user: str, path: str, as_json: bool) -> Any:
     """What the gateway answers; None if it has been printed already."""
-    status, answer = _request("GET", url, _COLLECTION + path, user)
-    _expect(status, answer, 200)
+    status, answer = request("GET", url, _COLLECTION + path, user)
+    expect(status, answer, 200)
     found = json.loads(answer)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return None
     return found
-
-
-def _request(
-    method: str, url: str, path: str, user: str, body: bytes | None = None
-) -> tuple[int, bytes]:
-    """Ask a gateway: status and body; ends the process if it cannot be reached."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        _fail(USAGE_ERROR, f"--url has to be like http://127.0.0.1:8080, not {url}")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"authorization": "Basic " + base64.b64encode(user.encode()).decode()}
-    if body is not None:
-        headers["content-type"] = "application/json"
-    try:
-        gateway = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
-        try:
-            gateway.request(method, parts.path.rstrip("/") + path, body, headers)
-            answer = gateway.getresponse()
-            return answer.status, answer.read()
-        finally:
-            gateway.close()
-    except (OSError, ValueError, http.client.HTTPException) as problem:
-        _fail(USAGE_ERROR, f"the gateway at {url} cannot be asked: {str(problem) or repr(problem)}")
-
-
-def _expect(status: int, answer: bytes, wanted: int) -> None:
-    if status == wanted:
-        return
-    try:
-        problem = json.loads(answer)
-        texts = (problem.get("message"), problem.get("description"))
-    except (ValueError, AttributeError):
-        texts = (answer[:500].decode("utf-8", "replace"), None)
-    _fail(1, f"{status}: {texts[0]}", texts[1])
-
-
-def _fail(code: int, *texts: str | None) -> NoReturn:
-    for text in filter(None, texts):
-        click.echo(f"ackgate: error: {text}", err=True)
-    sys.exit(code)

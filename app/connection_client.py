@@ -31,6 +31,10 @@ CLAIM_S = 1.0
 """Pause before the lease of a client that somebody else runs is tried again, s."""
 SPREAD_S = 0.1
 """How much later a process tries for each client that it runs already, s; so others get some."""
+SHARE_S = 5.0
+"""For how long a process leaves a client to others that have fewer of the same connection, s."""
+STAYS_S = 600.0
+"""For how long a client that was left to others, and was not taken, is not left again, s."""
 LABELS_S = 1.0
 """Pause between two looks whether the labels are ours, s."""
 REPORT_S = 2.0
@@ -80,6 +84,10 @@ def _essence(connection: Connection) -> Connection:
     return replace(connection, name=None, tags=(), open=True)
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Client:
     """Client ``number`` of a connection, for as long as this process may run it."""
 
@@ -99,6 +107,9 @@ class Client:
         self._wanted: Plan | None = None
         self._grace = GRACE_S
         self._draining = False
+        self._crowded_since: float | None = None
+        self._left = float("-inf")  # when it was given up because others have fewer
+        self._leaving = False
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._taken: str | None = None  # a label that somebody else has
@@ -171,6 +182,9 @@ class Client:
             try:
                 if self._lease.held or await self._claimed(pause):
                     await self._serve(plan)
+                if self._leaving:
+                    self._leaving = False
+                    await self._lease.release()
                 pause = CLAIM_S
             except (StoreUnavailable, StoreError) as problem:
                 log.debug("connection.not_run", connection=self._id, error=str(problem))
@@ -186,11 +200,23 @@ class Client:
         """Try for the lease after a pause."""
         await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         await self._pause(self._running() * SPREAD_S)
-        if self._wanted is None or not await self._lease.claim():
+        if self._wanted is None:
             return False
+        clients = 0 if self._patient_enough() else self._wanted.connection.clients
+        if not await self._lease.claim(clients):
+            if not self._lease.crowded:
+                self._crowded_since = None
+            elif self._crowded_since is None:
+                self._crowded_since = _now()
+            return False
+        self._crowded_since = None
         self.claims += 1
         log.info("connection.claimed", connection=self._id, client=self.number)
         return True
+
+    def _patient_enough(self) -> bool:
+        """Whether others with fewer clients of the connection had time enough to take it."""
+        return self._crowded_since is not None and _now() > self._crowded_since + SHARE_S
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not longer than until there is something to do."""
@@ -244,7 +270,7 @@ class Client:
             for name, when in plan.commands.items()
             if name != "enableConnectionLogs" or when < now_ms() - LOGS_MS
         }
-        while self._lease.valid():
+        while self._lease.valid() and not self._leaving:
             wanted = self._wanted
             if wanted is None or not wanted.runs_as(plan):
                 return
@@ -308,6 +334,10 @@ class Client:
                     return
                 if self.number:
                     self._owner = (await self._means.store.owners(self._id)).get(0)
+                if not self._leaving and await self._too_many():
+                    log.info("connection.left", connection=self._id, client=self.number)
+                    self._leaving, self._left = True, _now()
+                    self._wake.set()
             except (StoreUnavailable, StoreError) as problem:
                 log.debug("connection.not_reported", connection=self._id, error=str(problem))
             await asyncio.sleep(NEWS_S)
@@ -317,6 +347,17 @@ class Client:
             except TimeoutError:
                 pass  # the ordinary case
             self._news.clear()
+
+    async def _too_many(self) -> bool:
+        """Whether it is to be left to a process that has fewer clients of the connection.
+
+        It may not be taken there, for whatever reason; so this is not tried all the time.
+        """
+        plan = self._wanted
+        if plan is None or plan.connection.clients < 2 or _now() < self._left + STAYS_S:
+            return False
+        clients = plan.connection.clients
+        return await self._means.store.surplus(self._id, self.number, self._means.node, clients)
 
     async def _report(self, supervisor: Supervisor) -> bool:
         report = supervisor.report()

@@ -50,6 +50,7 @@ class Lease:
         self._clock = clock
         self._generation: int | None = None
         self._until = float("-inf")
+        self.crowded = False  # it is free, but we have our share of the clients
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,11 +63,15 @@ class Lease:
         """Whether the client is surely ours. Local and cheap."""
         return self._generation is not None and self._clock() < self._until
 
-    async def claim(self) -> bool:
-        """Try to get it. Raises StoreUnavailable and StoreError."""
+    async def claim(self, clients: int = 0) -> bool:
+        """Try to get it. Raises StoreUnavailable and StoreError.
+
+        Of a connection with so many ``clients`` no more than our share; else :attr:`crowded`.
+        """
         sent = self._clock()
-        generation = await self._store.claim(*self._client, self._ttl_ms)
-        if generation is None:
+        generation = await self._store.claim(*self._client, self._ttl_ms, clients)
+        self.crowded = generation < 0
+        if generation <= 0:
             return False
         self._generation, self._until = generation, sent + self._ttl
         if not self.valid():  # the answer took too long

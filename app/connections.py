@@ -18,15 +18,17 @@ from app.connection_gate import relayed
 from app.settings import Settings
 from app.store.connections import StoredConnection
 from app.store.redis_client import RedisAddress, StoreError, StoreUnavailable
+from connections.documents.validation import connection_of
 from connections.driver import Limits
 from connections.model import Connection
 from connections.supervisor import Pace
-from connections.validation import connection_of
 
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
 """How often it is asked whether there is a change that nobody told of, s."""
+PRESENT_MS = 5_000
+"""For how long a process counts among those that run connections, after it has looked, ms."""
 END_S = 3.0
 """How much longer than its grace the end of a client may take, s."""
 
@@ -60,6 +62,7 @@ class Connections:
     async def start(self, deadline: float) -> None:
         """Begin to look; raises StoreUnavailable after ``deadline`` seconds."""
         await self._notices.start(deadline)
+        await self._means.store.present(self._means.node, PRESENT_MS)
         self._task = asyncio.create_task(self._keep(), name="connections")
 
     def drain(self, timeout: float) -> Awaitable[object]:
@@ -75,6 +78,10 @@ class Connections:
     async def close(self, grace: float = 0.0) -> None:
         """End all clients, whose leases are free then. Idempotent."""
         await self._end_looking()
+        try:
+            await self._means.store.present(self._means.node, 0)
+        except (StoreUnavailable, StoreError) as problem:
+            log.debug("connections.presence_not_ended", error=str(problem))  # it ends by itself
         clients = list(self._clients.values())
         for client in clients:
             client.stop(grace)
@@ -117,6 +124,7 @@ class Connections:
     async def _look(self) -> None:
         """Read the documents if they have changed, and have the clients be as these say."""
         store = self._means.store
+        await store.present(self._means.node, PRESENT_MS)
         if self._version >= 0 and await store.version() == self._version:
             return
         self._wake.clear()
@@ -184,8 +192,10 @@ class Connections:
             f"connection_messages_{way}_{what}_{'success' if well else 'failure'}": float(count)
             for (way, what, well), count in counts.items()
         }
+        supervisors = [one.supervisor for one in clients if one.supervisor is not None]
         return {
             "connection_clients": self._running(),
+            "connection_unsettled": sum(one.unsettled for one in supervisors),
             "connection_clients_open": sum(client.is_open for client in clients),
             "connection_claims": self._past_claims + sum(client.claims for client in clients),
             "connection_signals_dropped": dropped,

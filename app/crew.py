@@ -67,10 +67,16 @@ class TargetSession(Session):
         self.issued: str | None = None
         self.dropped = 0
         self.failure: GatewayError | None = None  # of the last signal that failed
+        self.on_filtered: Callable[[], None] | None = None
 
     @override
     def overflow(self) -> None:
         self.dropped += 1
+
+    @override
+    def filtered(self) -> None:
+        if self.on_filtered is not None:
+            self.on_filtered()
 
     @override
     def failed(self, meta: EntryMeta, problem: GatewayError) -> None:

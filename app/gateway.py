@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from uuid import uuid4
 
 import structlog
@@ -15,6 +16,7 @@ from acks.journal import ASYNC
 from acks.labels import TWIN_PERSISTED
 from acks.live import INVALID_RESPONSE, LiveResponse, awaited
 from acks.pending import Pending
+from acks.search_acks import INDEXED, ack_of
 from acks.signals import Acknowledgement, Command, Live, Query, Response
 from app.accepting import Accepting
 from app.crew import RELAYED
@@ -75,6 +77,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._tokens = count(1)  # of requests for search-persisted
         self.sessions = Sessions(self.send, self.owns_labels)
 
     def connect(
@@ -134,7 +137,7 @@ class Gateway:
         watched_ms = options.timeout_ms if labels or options.response_required else ENFORCEMENT_MS
         key: object = command.correlation_id
         if not self._open(key, command, labels, watched_ms, on_outcome):
-            if options.custom_acks:
+            if options.custom_acks or options.search_persisted:
                 raise error(
                     "acknowledgement:request.duplicate.correlation-id",
                     correlation_id=command.correlation_id,
@@ -144,6 +147,8 @@ class Gateway:
         until = now_ms() + watched_ms if labels else 0
         if self.groups.known and options.custom_acks:
             command = self.groups.assign(command, until)
+        if options.search_persisted:
+            command = self._expect_indexing(key, command)
         self.twins.submit(command, until, self._on_done(key, on_processed))
 
     def submit_live(
@@ -254,12 +259,22 @@ class Gateway:
             signal = signal._replace(assigned=chosen)
         try:
             if isinstance(signal, Command):
+                if options.search_persisted:
+                    signal = signal._replace(search=next(self._tokens))
                 await self.accepting.accept(signal, watched_ms, location, self.twins.submit)
             else:
                 await self.accepting.accept(signal, watched_ms, location, self.live.submit)
         except BaseException:
             self.groups.refused(signal)
             raise
+
+    def _expect_indexing(self, key: object, command: Command) -> Command:
+        """Have the change of an open request say that it asks for ``search-persisted``."""
+        token = next(self._tokens)
+        self._pending.mark(key, token)
+        if self.outcomes is not None and not command.options.custom_acks:
+            self.outcomes.opened(key)
+        return command._replace(search=token)
 
     def _refusal(self) -> GatewayError:
         self.counters.refused += 1
@@ -332,12 +347,21 @@ class Gateway:
             self._finish(settled, ack.correlation_id, ack.label)
             if self.groups.assignments.open:
                 self.groups.acknowledged(ack.correlation_id, ack.label)
+        elif ack.label == INDEXED:
+            self._indexed(ack)
         elif ack.label == INVALID_RESPONSE:
             self._pending.refuse(ack.correlation_id, ack.payload)
         elif ack.label in CONTROL:
             self.groups.control(ack)
         elif ack.label == RELAYED:
             self.on_relayed(ack)
+        else:
+            self.counters.acks_ignored += 1
+
+    def _indexed(self, notice: Acknowledgement) -> None:
+        """Take the indexer's notice; not for an earlier request with the same correlation-id."""
+        if self._pending.is_marked(notice.correlation_id, notice.payload):
+            self.receive(ack_of(notice))
         else:
             self.counters.acks_ignored += 1
 

@@ -19,7 +19,7 @@ from acks.errors import GatewayError, error
 from app.jwt_keys import Found, IssuerKeys, KeysUnavailable
 from app.jwt_source import source
 from app.settings_access import JwtIssuer
-from connections.placeholders import Template, parse_template
+from connections.placeholders.templates import Template, parse_template
 
 CLOCK_SKEW = 10.0
 """By how much an issuer's clock may differ from ours, s (spec 5.1)."""

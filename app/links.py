@@ -61,16 +61,20 @@ class _Peer:
 class Links:
     """Links of one process, both ways. ``listen`` is the setting ``link``.
 
-    ``on_frame`` is to be set before :meth:`start`; it takes the frames of other processes.
+    ``on_frame`` is to be set before :meth:`start`; it takes the frames of other processes. With
+    ``calls_only`` nobody can call this one.
     """
 
-    def __init__(self, redis: Redis, *, prefix: str, node: str, listen: str) -> None:
+    def __init__(
+        self, redis: Redis, *, prefix: str, node: str, listen: str, calls_only: bool = False
+    ) -> None:
         self.on_frame: OnFrame = lambda _: True
         self._redis = redis
         self._prefix = prefix
         self._node = node
         self._tcp = parse_listen(listen)
         self._on = listen != "off"
+        self._calls_only = calls_only
         self._started = False
         self._secret = secrets.token_bytes(SECRET)
         self._incoming: set[Incoming] = set()
@@ -90,6 +94,11 @@ class Links:
         if not self._on:
             return
         self._started = True
+        if not self._calls_only:
+            await self._listen()
+        self._task = asyncio.create_task(self._keep(), name="links")
+
+    async def _listen(self) -> None:
         try:
             await self._listen_unix()
         except OSError as problem:
@@ -100,7 +109,6 @@ class Links:
             except OSError as problem:
                 address = "{}:{}".format(*self._tcp)
                 log.warning("links.not_listening", address=address, reason=str(problem))
-        self._task = asyncio.create_task(self._keep(), name="links")
 
     async def close(self) -> None:
         """Take the announcement back, and close everything. Safe to call twice."""

@@ -22,6 +22,7 @@ from app.api.queries import Queries
 from app.api.reception import Reception
 from app.api.report import Report
 from app.api.rest import Rest
+from app.api.search import MAX_HEAD_CHARS, SearchThings
 from app.api.things import Things
 from app.api.ws import WebSocket
 from app.api.ws_policies import PolicyCommands
@@ -36,12 +37,18 @@ from app.live import LiveChannel
 from app.observe.metrics import Metrics
 from app.outcomes import Outcomes
 from app.replay import Replay
+from app.search.figures import figures
+from app.search.index import GatewayIndex
+from app.search.opening import IndexReader
+from app.search.overview import Overview
+from app.search.process import IndexerProcess, Orders
+from app.search.service import Search
 from app.settings import Settings
 from app.store.ackbus import AckBus
 from app.store.connections import ConnectionStore
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry
-from app.store.layout import check_durability, check_layout
+from app.store.layout import check_durability, check_layout, store_id
 from app.store.policies import PolicyChanges, PolicyStore
 from app.store.redis_client import Redis, RedisAddress
 from app.store.requests import RequestStore
@@ -80,7 +87,9 @@ class Node:
             gateway.outcomes = Outcomes(
                 self._redis, prefix=prefix, max_entries=settings.outcomes_max_entries
             )
-        self._policies = PolicyStore(self._redis, prefix, shards)
+        self._policies = PolicyStore(
+            self._redis, prefix, shards, journal_entries=settings.journal_max_entries
+        )
         self._policy_changes = PolicyChanges(address, self._policies, prefix=prefix, node=self.id)
         self._twins = TwinStore(
             self._redis,
@@ -164,18 +173,23 @@ class Node:
         )
         self._registry.on_lost = gateway.entrance.lost
         self._announcer = Announcer(
-            self._policies,
-            gateway,
-            keep=settings.journal_max_entries,
-            most=max(1, settings.max_pending // 10),
+            self._policies, gateway, most=max(1, settings.max_pending // 10)
         )
         rules = Rules(
             settings.header_defaults,
             int(settings.max_timeout * 1000),
             int(settings.default_timeout * 1000),
         )
+        self._index = GatewayIndex(
+            settings.search_index.get_secret_value(),
+            settings.data_dir,
+            lambda: store_id(self._redis, prefix),
+            timeout=settings.search_timeout,
+        )
+        self._reader = IndexReader(self._index.opened)
+        self._search = Search(self._reader, gateway, int(settings.search_timeout * 1000))
         policies = PolicyCommands(self._policies, rules, settings.max_headers_chars)
-        self._desk = Desk(gateway, policies, rules, settings.max_headers_chars)
+        self._desk = Desk(gateway, policies, rules, settings.max_headers_chars, search=self._search)
         self._documents = ConnectionStore(self._redis, prefix)
         self._runner = Runner(
             Means(
@@ -188,6 +202,7 @@ class Node:
             ),
             address,
         )
+        self._indexer = IndexerProcess(_orders(settings, redis_url, self.id, worker))
         self._started = False
         self._metrics = Metrics(
             self._redis,
@@ -217,8 +232,17 @@ class Node:
             self.gateway, reception, labels, report, max_streams=settings.max_ack_streams
         )
         policies = Policies(self._policies, reception, rules)
+        self._searching = SearchThings(
+            self._search,
+            Reception(authenticator, max_body=settings.max_body_bytes, max_headers=MAX_HEAD_CHARS),
+            rules,
+            lambda: self.gateway.draining,
+        )
         websocket = WebSocket(self._desk, reception, authenticator)
-        rest = Rest(authenticator, self.health, self._metrics.render).build()
+        overview = Overview(self._index, self._redis, settings.prefix, settings.shards)
+        rest = Rest(
+            authenticator, self.health, self._metrics.render, overview.status, overview.rebuild
+        ).build()
         return Front(
             things,
             messages,
@@ -228,6 +252,7 @@ class Node:
                     self._documents, reception, frozenset(settings.connection_blocked_hosts)
                 ),
                 "policies": policies,
+                "search": self._searching,
                 "whoami": WhoAmI(reception),
             },
             websocket,
@@ -248,6 +273,7 @@ class Node:
         if warning:
             log.warning("store.unchecked", reason=warning)
         await check_layout(self._redis, self._settings.prefix, self._settings.shards)
+        self._reader.start()
         await self._policy_changes.start(deadline)
         await self._bus.start(deadline)
         await self._links.start()
@@ -257,6 +283,7 @@ class Node:
         if self._settings.connections:
             await self._runner.start(deadline)
         self._metrics.start()
+        self._indexer.start()
         self._started = True
         log.info("gateway.started", node=self.id)
 
@@ -282,6 +309,9 @@ class Node:
         await self._metrics.close()
         if self.gateway.outcomes is not None:
             await self.gateway.outcomes.close()
+        await self._indexer.close()
+        await self._reader.close()
+        await self._index.close()
         await self._registry.close()
         await self._groups.close()
         await self._replay.close()
@@ -321,6 +351,9 @@ class Node:
             "redeliveries": self._groups.redelivered,
             "group_passes": self._groups.passed,
             "event_streams": self._events.streams,
+            "search_streams": self._searching.streams,
+            "searches": self._search.answered,
+            "searches_failed": self._search.failed,
             "acks_undelivered": self._bus.lost,
             "acks_sent_link": self._bus.sent_by_link,
             "acks_sent_pubsub": self._bus.sent_by_pubsub,
@@ -334,5 +367,25 @@ class Node:
             "sessions": len(sessions),
             "links": len(self._links),
             **self._runner.figures(),
+            **figures(self._indexer),
             "ready": float(ready),
         }
+
+
+def _orders(settings: Settings, redis_url: str, node: str, worker: str) -> Orders:
+    """What the indexer of this process has to know."""
+    return Orders(
+        indexer=f"{node}-index",
+        worker=worker,
+        redis_url=redis_url,
+        prefix=settings.prefix,
+        shards=settings.shards,
+        database=settings.search_index.get_secret_value(),
+        data_dir=str(settings.data_dir),
+        interval=settings.search_interval,
+        store_timeout=settings.store_timeout,
+        index_timeout=settings.search_timeout,
+        link=settings.link,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )

@@ -226,7 +226,7 @@ class _Offer:
             fit = await asyncio.to_thread(self._fits, wanted, part, extra)
             verdict = self.refusal()
             if verdict is None and self._wanted is wanted is self._begun:
-                verdict = self._sent(part, extra) if fit else Verdict.FILTERED
+                verdict = self._sent(part, extra) if fit else self._filtered()
                 await asyncio.sleep(0)
         return verdict
 
@@ -257,7 +257,11 @@ class _Offer:
             return Verdict.HIDDEN
         extra = self._extra(part, twin, policy)
         fit = self._fits(self._wanted, part, extra)
-        return self._sent(part, extra) if fit else Verdict.FILTERED
+        return self._sent(part, extra) if fit else self._filtered()
+
+    def _filtered(self) -> Verdict:
+        self._session.filtered()
+        return Verdict.FILTERED
 
     def _fits(self, wanted: Subscription, part: Part, extra: JsonObject | None) -> bool:
         meta = self._entry.meta

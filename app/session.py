@@ -167,6 +167,9 @@ class Session:
         """Wait until the session is to be closed."""
         await self._ending.wait()
 
+    def filtered(self) -> None:
+        """A signal that it may read did not fit its filter."""
+
     def failed(self, meta: EntryMeta, problem: GatewayError) -> None:
         """Say that a signal cannot be shown as it should be (spec websocket-... 1.5).
 

@@ -124,6 +124,21 @@ class Settings(AccessSettings):
         6.0, description="Time after which a dead gateway's declared labels are free again."
     )
 
+    search_index: SecretStr = Field(
+        SecretStr("sqlite"),
+        description="Index of the search: sqlite (the file search.sqlite in data_dir), "
+        "sqlite:/path of another file, postgresql://user:password@host:port/database (for gateways "
+        "on several machines; needs the extra postgres), or off.",
+    )
+    search_interval: Duration = Field(
+        0.5,
+        description="How long changes of twins are gathered before they are indexed, unless one "
+        "asks for search-persisted: that is indexed at once.",
+    )
+    search_timeout: Duration = Field(
+        10.0, description="Longest time that the index may take for one query or one batch."
+    )
+
     header_defaults: Literal["documented", "ditto"] = Field(
         "documented",
         description="Defaults of absent headers: as Ditto's documentation says, or as its code "
@@ -225,6 +240,14 @@ class Settings(AccessSettings):
                     "not a store URL: redis://[user:password@]host:port[/db], rediss://... "
                     "or unix:///path"
                 ) from None
+        return value
+
+    @field_validator("search_index")
+    @classmethod
+    def _index(cls, value: SecretStr) -> SecretStr:
+        from app.store.sql.database import check_index
+
+        check_index(value.get_secret_value())
         return value
 
     @field_validator("link")

@@ -21,7 +21,7 @@ from app.credentials import (
     parse_credentials,
 )
 from app.settings_values import Names, Network, Networks, is_loopback, table
-from connections.placeholders import PlaceholderError, parse_template
+from connections.placeholders.templates import PlaceholderError, parse_template
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"

@@ -156,6 +156,8 @@ def _default(name: str, field: FieldInfo) -> str:
         return f"`{_size(field.default)}`"
     if declared == "Duration":
         return f"`{field.default:g}s`"
+    if isinstance(field.default, SecretStr):
+        return f"`{field.default.get_secret_value()}`"  # what everybody has is no secret
     if isinstance(field.default, tuple):
         return f"`{','.join(map(str, field.default))}`"
     return f"`{field.default}`"

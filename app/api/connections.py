@@ -30,12 +30,12 @@ from app.api.http import (
 from app.api.reception import Reception, allow, check_media_type, parameters
 from app.store.connections import COMMANDS, ConnectionStore, StoredConnection, is_connection_id
 from app.store.redis_client import StoreError, StoreUnavailable
-from connections.document import MAX_BYTES
+from connections.documents.hosts import check_host, destinations, literal_addresses
+from connections.documents.masking import masked, restored
+from connections.documents.reading import MAX_BYTES
+from connections.documents.validation import DRY_RUN, check_connection
 from connections.driver import OpenError
-from connections.hosts import check_host, destinations, literal_addresses
-from connections.masking import masked, restored
 from connections.model import Connection, Uri
-from connections.validation import DRY_RUN, check_connection
 
 log = structlog.get_logger(__name__)
 

@@ -34,6 +34,7 @@ _AREAS: dict[str, tuple[str, ...]] = {
     "Policies": (*_GENERAL, "policies"),
     "Acks": (*_GENERAL, "acknowledgement:request"),
     "Connections": (*_GENERAL, "connectivity", "placeholder", "acknowledgement:label"),
+    "Search": (*_GENERAL, "thing-search:search"),
     "General": _GENERAL,
 }
 """Which codes may be an answer where: domains, or the beginnings of codes."""
@@ -47,6 +48,12 @@ _NOT_HERE = (
     "connectivity:message.",
 )
 """Errors of subscribers and of messages of connections, which have no HTTP answers."""
+_ONLY_HERE = {"gateway:query.": "Search"}
+"""Beginnings of codes that are answers in one area alone."""
+_TEXTS_HERE = {
+    ("Search", 504): "The search took longer than its timeout, or than this gateway allows.",
+}
+"""What a status says in one area, where that is something else."""
 _FACTS: dict[str, object] = {
     "thing_id": "org.example:lamp-1",
     "policy_id": "org.example:lamp-1",
@@ -98,6 +105,8 @@ def _example(kind: ErrorKind) -> Json:
 def _belongs(code: str, area: str) -> bool:
     if code.startswith(_NOT_HERE):
         return False
+    if any(code.startswith(one) and area != its for one, its in _ONLY_HERE.items()):
+        return False
     domain = code.partition(":")[0] if ":" in code else ""
     return any(code.startswith(f"{one}.") if ":" in one else domain == one for one in _AREAS[area])
 
@@ -114,7 +123,8 @@ def _error(area: str, status: int) -> Json:
         if kind.status == status and _belongs(kind.code, area)
     }
     content = json_content(ref("Error"), **({"examples": examples} if examples else {}))
-    return {"description": _TEXTS[status], "content": content}
+    text = _TEXTS_HERE.get((area, status), _TEXTS[status])
+    return {"description": text, "content": content}
 
 
 def _header(text: str) -> Json:

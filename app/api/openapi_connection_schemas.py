@@ -1,10 +1,10 @@
-"""JSON schemas of connections, for the OpenAPI document: what connections/document.py checks."""
+"""JSON schemas of connections for the OpenAPI document: see connections/documents/reading.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from connections.document import (
+from connections.documents.reading import (
     KINDS,
     MAX_CLIENTS,
     MAX_ITEMS,
@@ -110,6 +110,10 @@ _ENTRY: Json = {
         "recoveryStatus": {"type": "string"},
         "statusDetails": {"type": ["string", "null"]},
         "inStateSince": _INSTANT,
+        "unsettled": _said(
+            {"type": "integer", "minimum": 0},
+            "Of a client: messages that the broker has given it and does not know to be done.",
+        ),
     },
     "required": ["type", "client", "status"],
 }

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from acks.errors import CATALOGUE
+from acks.signals import JsonObject
 from app.api.auth import Authenticator
 from app.api.openapi_answers import ANSWERS
 from app.api.openapi_answers import errors as error_answers
@@ -18,7 +19,12 @@ from app.api.operations import OPERATIONS
 from app.api.rest import Rest
 
 _OPEN = ("/health", "/health/live", "/health/ready")
-_GUARDED = {"/": (400, 401, 429, 431, 503), "/metrics": (400, 401, 403, 429, 431, 503)}
+_GUARDED = {
+    "/": (400, 401, 429, 431, 503),
+    "/metrics": (400, 401, 403, 429, 431, 503),
+    "/devops/search": (400, 401, 403, 429, 431, 503),
+    "/devops/search/rebuild": (400, 401, 403, 429, 431, 503),
+}
 """Errors of FastAPI's routes that need authentication."""
 FOLDER = Path(__file__).resolve().parents[2] / "openapi"
 
@@ -28,7 +34,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     built = dict(app.openapi())
     built["paths"] = {**OPERATIONS, **built["paths"]}
     for path, statuses in _GUARDED.items():
-        built["paths"][path]["get"]["responses"].update(error_answers("General", *statuses))
+        for operation in built["paths"][path].values():
+            operation["responses"].update(error_answers("General", *statuses))
     components = dict(built.get("components", {}))
     components["schemas"] = {**components.get("schemas", {}), **SCHEMAS}
     components["parameters"] = PARAMETERS
@@ -72,8 +79,16 @@ async def _no_metrics() -> bytes:
     return b""
 
 
+async def _no_status() -> JsonObject:
+    return {}
+
+
+async def _no_rebuild() -> None:
+    return None
+
+
 def _files() -> dict[str, str]:
-    app = Rest(Authenticator({}), dict, _no_metrics).build()
+    app = Rest(Authenticator({}), dict, _no_metrics, _no_status, _no_rebuild).build()
     contents = {"openapi.json": document(app), "errors.json": errors()}
     return {name: json.dumps(value, indent=2) + "\n" for name, value in contents.items()}
 

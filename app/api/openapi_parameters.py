@@ -137,6 +137,27 @@ _ROWS: dict[str, tuple[str, str, Json]] = {
         "Of a stream: what of the thing is added to each change.",
         {**_TEXT, "example": "attributes/room,_revision"},
     ),
+    "search-filter": (
+        "query",
+        "An RQL expression that the things must fulfil; of several, all of them.",
+        {**_TEXT, "example": 'eq(attributes/colour,"red")'},
+    ),
+    "search-namespaces": (
+        "query",
+        "Namespaces of the things, comma separated; all if there is none.",
+        {**_TEXT, "example": "org.example,org.other"},
+    ),
+    "search-option": (
+        "query",
+        "`sort(+property,-property)`, by default by thing id; `size(n)`, 25 by default and 200 at "
+        "most; `cursor(text)` of the page before; or `limit(offset,count)` in their place.",
+        {**_TEXT, "example": "sort(-_modified),size(50)"},
+    ),
+    "search-condition": (
+        "query",
+        "An RQL expression that a thing, once found, must fulfil as it is now. Also as a header.",
+        {**_TEXT, "example": "gt(attributes/size,2)"},
+    ),
     "namespace": ("query", "Namespace of what is created.", {**_TEXT, "example": "org.example"}),
     "declared-acks": (
         "query",
@@ -167,7 +188,8 @@ def _build() -> Json:
             text, schema = _without_example(given_text, given_schema)
         for one in ("query", "header") if place == "both" else (place,):
             found[f"{one}-{name}"] = {
-                "name": name,
+                # Some mean something else in a search.
+                "name": name.removeprefix("search-"),
                 "in": one,
                 "description": text,
                 "required": required,

@@ -10,6 +10,7 @@ from typing import Any
 
 from acks.errors import CATALOGUE, error
 from app.api.openapi_connection_schemas import CONNECTIONS
+from app.api.openapi_search_schemas import SEARCH
 
 Json = dict[str, Any]
 
@@ -402,4 +403,4 @@ _ANSWERS: Json = {
     ),
 }
 
-SCHEMAS: Json = {**_THINGS, **_POLICIES, **_ANSWERS, **CONNECTIONS}
+SCHEMAS: Json = {**_THINGS, **_POLICIES, **_ANSWERS, **SEARCH, **CONNECTIONS}

@@ -12,6 +12,7 @@ from app.api.openapi_answers import ETAG, LOCATION, answer, errors, json_content
 from app.api.openapi_connections import CONNECTIONS
 from app.api.openapi_parameters import parameters
 from app.api.openapi_schemas import ANY, OBJECT_OR_NULL, or_null, ref
+from app.api.openapi_search import SEARCH
 from app.api.openapi_streams import with_streams
 
 Json = dict[str, Any]
@@ -427,7 +428,7 @@ def _paths() -> Json:
         for path, method, operation in routes:
             operation["responses"] = dict(sorted(operation["responses"].items()))
             paths.setdefault(path, {})[method] = operation
-    return with_streams(paths | CONNECTIONS)
+    return with_streams(paths | CONNECTIONS | SEARCH)
 
 
 OPERATIONS: Json = _paths()

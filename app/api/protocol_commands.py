@@ -37,6 +37,7 @@ from acks.requests import (
     read_query,
 )
 from acks.responses import Asked, asked_by, refusal
+from acks.search_protocol import SearchCommand, read_search
 from acks.signals import Acknowledgement, Command, Live, Query, Response
 from acks.topic import Topic
 from app.api.http import Rules, new_correlation_id
@@ -45,6 +46,7 @@ from app.api.queries import things_of
 from app.api.ws_policies import PolicyCommands
 from app.api.ws_turns import Kind, Turns
 from app.gateway import ENFORCEMENT_MS, Gateway
+from app.search.service import Search
 from app.store.instant import instant, now_ms
 
 log = structlog.get_logger(__name__)
@@ -55,12 +57,16 @@ Then = Callable[[Response], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What all senders share. ``max_headers`` bounds the characters of a message's headers."""
+    """What all senders share. ``max_headers`` bounds the characters of a message's headers.
+
+    ``search`` is None where things cannot be searched.
+    """
 
     gateway: Gateway
     policies: PolicyCommands
     rules: Rules
     max_headers: int
+    search: Search | None = None
 
 
 class ProtocolCommands(ABC):
@@ -118,6 +124,12 @@ class ProtocolCommands(ABC):
     @abstractmethod
     def _sent(self) -> None:
         """A live event is on its way; nothing more will be heard of it."""
+
+    def _take_search(
+        self, topic: str, command: SearchCommand, head: FrameHead, timeout_ms: int
+    ) -> None:
+        """Take a command of a search; ``timeout_ms`` is what a page of it may take."""
+        raise not_supported(topic, "A search needs a session: it is not for connections.")
 
     # --- in
 
@@ -207,6 +219,11 @@ class ProtocolCommands(ABC):
         asked = asked_by(envelope, topic, head, live.options, live=True)
         asked = asked._replace(wanted=head.known.get("response-required") != "false")
         self._in_turn(asked, Kind.SEND, live.thing_id, partial(self._send, asked, live))
+
+    def _search(self, envelope: Envelope, topic: Topic, head: FrameHead) -> None:
+        command = read_search(envelope, topic)
+        options = self._options(head, live=False, query=True)
+        self._take_search(envelope["topic"], command, head, options.timeout_ms)
 
     def _policy(self, envelope: Envelope, topic: Topic) -> None:
         headers = {**self._defaults, **read_headers(envelope)}
@@ -370,13 +387,14 @@ _Serve = Callable[[ProtocolCommands, Envelope, Topic, FrameHead], None]
 _SERVED: dict[tuple[str, str, str], _Serve] = {
     ("things", "twin", "commands"): ProtocolCommands._command,
     ("things", "live", "commands"): ProtocolCommands._command,
+    ("things", "twin", "search"): ProtocolCommands._search,
     ("things", "live", "messages"): ProtocolCommands._message,
     ("things", "live", "events"): ProtocolCommands._event,
 }
 """What is taken, by group, channel and criterion of the topic."""
 _OTHERS = "Send commands, messages, live events, responses and acknowledgements."
 _NOT_SERVED = {
-    "search": "This gateway does not serve the search yet.",
+    "search": "The search belongs to the twin channel.",
     "streaming": "This gateway does not serve past events by their revision.",
     "events": "Events of twins are made by the gateway when a twin changes.",
 }

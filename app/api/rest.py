@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from acks.errors import GatewayError, error
 from app.api.auth import Authenticator, Principal
+from app.api.devops import IndexState, Rebuild, add_devops
 from app.api.docs import add_docs
 from app.api.http import RequestHead, correlation_id_of
 
@@ -51,8 +52,11 @@ class Rest:
         authenticator: Authenticator,
         health: Callable[[], dict[str, str | None]],
         metrics: Callable[[], Awaitable[bytes]],
+        index_status: IndexState,
+        rebuild_index: Rebuild,
     ) -> None:
         self._authenticator = authenticator
+        self._index = index_status, rebuild_index
         self._health = health
         self._metrics = metrics
 
@@ -84,6 +88,7 @@ class Rest:
         app.get("/metrics", tags=["Operations"], response_class=Response)(self.metrics(app))
         app.get("/", response_model=About, tags=["Operations"])(self.about())
         app.get("/openapi.json", include_in_schema=False)(self.openapi(app))
+        add_devops(app, self._user(), *self._index)
         add_docs(app, self._user())
         return app
 

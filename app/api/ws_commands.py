@@ -15,16 +15,19 @@ from acks.aggregator import Outcome
 from acks.document import check_depth, invalid_json
 from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
-from acks.frame_head import frame_options
+from acks.frame_head import FrameHead, frame_options
 from acks.headers import AckOptions
 from acks.live import LiveResponse
 from acks.protocol import read_topic
 from acks.responses import Asked, answer_envelope, refusal
+from acks.search_protocol import SearchCommand
 from acks.signals import Acknowledgement
 from acks.topic import Topic
 from app.api.auth import Principal
 from app.api.protocol_commands import Desk, ProtocolCommands
-from app.api.ws_turns import Turns, Wire
+from app.api.ws_protocol import WebSocketProtocol
+from app.api.ws_turns import Turns
+from app.search.subscriptions import Subscriptions
 from app.session import Session
 
 log = structlog.get_logger(__name__)
@@ -39,7 +42,7 @@ class Commands(ProtocolCommands):
         session: Session,
         principal: Principal,
         defaults: Mapping[str, str],
-        wire: Wire,
+        wire: WebSocketProtocol,
     ) -> None:
         super().__init__(
             desk,
@@ -50,9 +53,13 @@ class Commands(ProtocolCommands):
             defaults=defaults,
         )
         self._session = session
+        self._wire = wire
+        self._searches: Subscriptions | None = None
 
     async def close(self) -> None:
         """The session has ended: nobody waits for its answers any more."""
+        if self._searches is not None:
+            await self._searches.close()
         await self._turns.close()
 
     def take(self, text: str) -> None:
@@ -76,6 +83,13 @@ class Commands(ProtocolCommands):
 
     def _respond(self, response: LiveResponse) -> None:
         self._gateway.answer(self._session, response)
+
+    def _take_search(
+        self, topic: str, command: SearchCommand, head: FrameHead, timeout_ms: int
+    ) -> None:
+        if self._searches is None:
+            self._searches = Subscriptions(self._desk.search, self._session, self._wire.room)
+        self._searches.take(command, head, timeout_ms)
 
     def _complete(
         self, live: bool, requested: str | None, wanted: str | None, timeout: str | None

@@ -160,6 +160,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _is_closed(self) -> bool:
         return any((self.disconnected, self.close_sent, self.transport.is_closing()))
 
+    async def room(self) -> None:
+        """Wait until the transport takes more: the client reads what it is sent."""
+        await self.writable.wait()
+
     async def send_texts(self, texts: list[bytes]) -> bool:
         """Send text messages (UTF-8) in one write, when the transport takes more.
 

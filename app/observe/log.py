@@ -10,13 +10,11 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
-
-from app.settings import Settings
 
 MASK = "***"
 MAX_DEPTH = 6
@@ -49,11 +47,23 @@ _SECRET_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
+class LogSettings(Protocol):
+    """Of the settings, what this needs (app/settings.py)."""
+
+    @property
+    def log_level(self) -> str:
+        """Least severe level that is written."""
+
+    @property
+    def log_format(self) -> str:
+        """``auto``, ``json`` or ``console``."""
+
+
 class _Handler(logging.StreamHandler[Any]):
     """Our one handler; known by its class when it is replaced."""
 
 
-def configure(settings: Settings) -> None:
+def configure(settings: LogSettings) -> None:
     """Send all logs to standard error as the settings say. May be called again."""
     level = getattr(logging, settings.log_level.upper())
     console = settings.log_format == "console" or (

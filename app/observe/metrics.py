@@ -53,6 +53,19 @@ COUNTERS = {
     "outcomes_lost": "Finished requests with acks whose outcome could not be kept.",
     "connection_claims": "Clients of connections that this process has begun to run.",
     "connection_signals_dropped": "Signals for which targets of connections had no room.",
+    "searches": "Pages and counts that searches were answered with.",
+    "searches_failed": "Searches that took too long, or that found no index.",
+    "search_entries": "Journal entries that the indexer of this process has read.",
+    "search_entries_skipped": "Those of them that could not be read.",
+    "search_batches": "Batches written into the search index.",
+    "search_things_written": "Things written into the search index, or removed from it.",
+    "search_things_unchanged": "Things that were in the search index as they are already.",
+    "search_things_failed": "Things that could not be written into the search index.",
+    "search_rebuilds_finished": "Shards of the search index built anew.",
+    "search_shards_taken": "Shards of the search index that this process has begun to index.",
+    "search_acks": "Acknowledgements search-persisted issued, of any status.",
+    "search_acks_lost": "Acknowledgements search-persisted that the store would not take.",
+    "search_indexer_restarts": "Times the indexer of this process has ended by itself.",
     "conflicts": "Changes computed again because the thing had changed meanwhile.",
 }
 GAUGES = {
@@ -63,12 +76,19 @@ GAUGES = {
     "label_groups": "Label groups with members anywhere.",
     "connection_clients": "Clients of connections that this process runs.",
     "connection_clients_open": "Those of them that are connected with their broker.",
+    "connection_unsettled": "Messages taken from brokers that are not settled yet.",
     "async_streams": "Open event streams of accepted requests.",
     "event_streams": "Open event streams of things and messages; each is a session.",
+    "search_streams": "Open event streams of searches.",
+    "search_indexer_up": "1 if the indexer of this process is at work.",
+    "search_shards": "Shards of the search index that this process indexes.",
+    "search_rebuilding": "Shards of the search index that this process builds anew.",
     "ready": "1 if the process is ready to serve.",
 }
 MESSAGES = "connection_messages_"
 """Begins the figures of connections: direction, type and outcome follow."""
+LAG = "search_lag_seconds_"
+"""Begins the figures of the lag of the search index; the number of the shard follows."""
 WAYS = ("link", "pubsub")
 """How acks reach another process."""
 REASONS = ("unauthorized", "unsubscribed", "filtered", "hidden")
@@ -113,6 +133,7 @@ class _Families(Collector):
             "acks_weak_by_reason", "Weak acknowledgements by their reason.", "reason", REASONS
         )
         yield self._connections()
+        yield self._lag()
         requests = CounterMetricFamily(
             "ackgate_http_requests", "HTTP requests answered.", labels=["worker", "status"]
         )
@@ -143,6 +164,19 @@ class _Families(Collector):
             for name, figure in snapshot["values"].items():
                 if name.startswith(MESSAGES):
                     family.add_metric([worker, *name[len(MESSAGES) :].split("_")], figure)
+        return family
+
+    def _lag(self) -> Metric:
+        """How far the index is behind, by shard: each shard is shown by who indexes it."""
+        family = GaugeMetricFamily(
+            "ackgate_search_lag_seconds",
+            "Age of the oldest change that is not in the search index.",
+            labels=["worker", "shard"],
+        )
+        for worker, snapshot in self._snapshots.items():
+            for name, figure in snapshot["values"].items():
+                if name.startswith(LAG):
+                    family.add_metric([worker, name[len(LAG) :]], figure)
         return family
 
     def _split(self, name: str, text: str, label: str, values: Iterable[str]) -> Metric:

@@ -3,8 +3,12 @@
 -- KEYS[1] <base>:leases:<id>   hash    client -> "<expiry, ms since the epoch> <generation> <node>"
 -- KEYS[2] <base>:reports:<id>  hash    client -> "<expiry> <report, JSON>"
 -- KEYS[3] <base>:generation    string  counts all leases of all connections
+-- KEYS[4] <base>:runners       hash    node -> expiry; the nodes that run connections
 -- ARGV[1] operation, ARGV[2] client, then:
---   claim    node ttl_ms             -> generation of the new lease, 0 if another node has one
+--   claim    node ttl_ms clients     -> generation of the new lease, 0 if another node has one,
+--                                       -1 if the node has its share of ``clients`` already (0: any)
+--   surplus  node clients            -> 1 if the node has more than its share, this client the last
+--   present  node ttl_ms             -> 1; the node runs connections for so long; 0 ms: no longer
 --   renew    node ttl_ms generation  -> 1, or 0 if that lease is over
 --   release  node generation         -> 1, or 0 if that lease is over
 --   report   node ttl_ms report      -> 1, or 0 if another node has the client
@@ -26,7 +30,38 @@ local function keep(key, value, ttl)
   if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, ttl) end
 end
 
-if operation == 'owners' then
+-- How many of the clients the node has, the highest of them, and how many are its share.
+local function share(clients)
+  local nodes, flat = 0, redis.call('HGETALL', KEYS[4])
+  for i = 1, #flat, 2 do
+    if flat[i] == node or tonumber(flat[i + 1]) > now then nodes = nodes + 1 end
+  end
+  local count, highest = 0, -1
+  flat = redis.call('HGETALL', KEYS[1])
+  for i = 1, #flat, 2 do
+    local _, owner = lease_of(flat[i + 1])
+    if owner == node then
+      count, highest = count + 1, math.max(highest, tonumber(flat[i]))
+    end
+  end
+  return count, highest, math.ceil(clients / math.max(nodes, 1))
+end
+
+if operation == 'present' then
+  local ttl, flat = tonumber(ARGV[4]), redis.call('HGETALL', KEYS[4])
+  for i = 1, #flat, 2 do
+    if tonumber(flat[i + 1]) <= now then redis.call('HDEL', KEYS[4], flat[i]) end
+  end
+  if ttl > 0 then
+    redis.call('HSET', KEYS[4], node, string.format('%.0f', now + ttl))
+  else
+    redis.call('HDEL', KEYS[4], node)
+  end
+  return 1
+elseif operation == 'surplus' then
+  local count, highest, most = share(tonumber(ARGV[4]))
+  return count > most and highest == tonumber(client) and 1 or 0
+elseif operation == 'owners' then
   local found, flat = {}, redis.call('HGETALL', KEYS[1])
   for i = 1, #flat, 2 do
     local generation, owner = lease_of(flat[i + 1])
@@ -47,6 +82,11 @@ end
 local generation, owner = lease_of(redis.call('HGET', KEYS[1], client))
 if operation == 'claim' then
   if owner and owner ~= node then return 0 end
+  local clients = tonumber(ARGV[5])
+  if clients > 0 and not owner then
+    local count, _, most = share(clients)
+    if count >= most then return -1 end
+  end
   local fresh = redis.call('INCR', KEYS[3])
   keep(KEYS[1], fresh .. ' ' .. node, tonumber(ARGV[4]))
   return fresh

@@ -192,12 +192,25 @@ class ConnectionStore:
 
     # --- clients
 
-    async def claim(self, connection_id: str, client: int, node: str, ttl_ms: int) -> int | None:
-        """Take the lease of a client for ``ttl_ms``; its generation, None if another node has it.
+    async def present(self, node: str, ttl_ms: int) -> None:
+        """Count a node among those that run connections for ``ttl_ms``; with 0 no longer."""
+        keys = self._client_keys("-")  # it is about all connections
+        await self._redis.call_script(self._clients, keys, ("present", "", node, ttl_ms))
 
-        A node that has it already gets a new one, and the old one is over.
+    async def claim(
+        self, connection_id: str, client: int, node: str, ttl_ms: int, clients: int = 0
+    ) -> int:
+        """Take the lease of a client for ``ttl_ms``; its generation, 0 if another node has it.
+
+        A node that has it already gets a new one, and the old one is over. -1 if the node has its
+        share of the connection's ``clients``, as many as each of the :meth:`present` nodes can
+        have; 0 ``clients``: it may have them all.
         """
-        return await self._client("claim", connection_id, client, node, ttl_ms) or None
+        return await self._client("claim", connection_id, client, node, ttl_ms, clients)
+
+    async def surplus(self, connection_id: str, client: int, node: str, clients: int) -> bool:
+        """Whether a node has more than its share of the clients, and this one is its last."""
+        return await self._client("surplus", connection_id, client, node, clients) == 1
 
     async def renew(
         self, connection_id: str, client: int, node: str, generation: int, ttl_ms: int
@@ -239,7 +252,12 @@ class ConnectionStore:
     def _client_keys(self, connection_id: str) -> tuple[str, str, str]:
         name = _checked(connection_id)
         base = self._base
-        return f"{base}:leases:{name}", f"{base}:reports:{name}", f"{base}:generation"
+        return (
+            f"{base}:leases:{name}",
+            f"{base}:reports:{name}",
+            f"{base}:generation",
+            f"{base}:runners",
+        )
 
     async def _client(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from acks.journal import FORMAT, meta_key
 from app.store.redis_client import Redis, StoreError
 
@@ -26,6 +28,19 @@ async def check_layout(redis: Redis, prefix: str, shards: int) -> None:
                 f"set to {field}={wanted}. The {field} cannot change once there is data: set it "
                 f"back, or use another prefix or data directory."
             )
+
+
+async def store_id(redis: Redis, prefix: str) -> str:
+    """The name of this data, given to it when it is first asked for.
+
+    What is derived from the data is kept elsewhere, and must not be taken for that of other data.
+    Raises StoreUnavailable, StoreError.
+    """
+    key = meta_key(prefix)
+    await redis.call("HSETNX", key, "id", uuid4().hex)
+    found = await redis.call("HGET", key, "id")
+    assert isinstance(found, bytes)
+    return found.decode()
 
 
 async def check_durability(redis: Redis, durability: str) -> str | None:

@@ -21,12 +21,20 @@ import structlog
 
 from acks.announcements import due_at, reschedule
 from acks.errors import GatewayError, error
-from acks.journal import due_key, journal_key, policy_channel, policy_key, shard_of
+from acks.journal import (
+    POLICY,
+    EntryMeta,
+    due_key,
+    journal_key,
+    policy_channel,
+    policy_key,
+    shard_of,
+)
 from acks.policy import Policy
-from acks.policy_document import is_tombstone, shown, tombstone
+from acks.policy_document import is_tombstone, revision, shown, tombstone
 from acks.resources import ABSENT
 from acks.signals import JsonObject
-from app.store.instant import now_ms
+from app.store.instant import instant, now_ms
 from app.store.redis_client import (
     Redis,
     RedisAddress,
@@ -66,16 +74,20 @@ class PolicyStore:
     """Reads policies by id and changes them; what was read here is kept, least recent out.
 
     ``generation`` counts the changes heard of; ``listening`` is False while none can be heard.
-    ``on_due`` is called when something was written that is due at once.
+    ``on_due`` is called when something was written that is due at once. About ``journal_entries``
+    stay in a shard's journal, into which every change goes.
     """
 
-    def __init__(self, redis: Redis, prefix: str, shards: int) -> None:
+    def __init__(
+        self, redis: Redis, prefix: str, shards: int, *, journal_entries: int = 100_000
+    ) -> None:
         self.generation = 0
         self.listening = True
         self.on_due: Callable[[], None] | None = None
         self._redis = redis
         self._prefix = prefix
         self._shards = shards
+        self._keep = journal_entries
         self._cache: OrderedDict[str, Policy] = OrderedDict()
         self._compiled: OrderedDict[bytes, Policy] = OrderedDict()
         self._changes: OrderedDict[str, int] = OrderedDict()  # policy id -> its last generation
@@ -277,17 +289,15 @@ class PolicyStore:
         *,
         told: bool,
         entries: Sequence[Entry] = (),
-        keep: int = 0,
     ) -> bool:
         """Store what has become of a policy by the course of time; as :meth:`write`.
 
         ``document`` has its watches; None: there is none, so nothing of it is due. ``told``: every
-        process is to look at it again. ``entries`` go into its journal, of which about ``keep``
-        stay.
+        process is to look at it again. ``entries`` go into its journal.
         """
         try:
             return await self._write(
-                policy_id, before, document, "same", told=told, entries=entries, keep=keep
+                policy_id, before, document, "same", told=told, entries=entries
             )
         finally:
             if told:
@@ -302,9 +312,10 @@ class PolicyStore:
         *,
         told: bool = True,
         entries: Sequence[Entry] = (),
-        keep: int = 0,
     ) -> bool:
         due = None if document is None else due_at(document)
+        if told and document is not None:
+            entries = (_change(policy_id, document), *entries)
         arguments = (
             before,
             b"" if document is None else orjson.dumps(document),
@@ -312,7 +323,7 @@ class PolicyStore:
             policy_id,
             keep_ms,
             "" if due is None else due,
-            keep,
+            self._keep,
             *(field for entry in entries for field in entry),
         )
         shard = shard_of(policy_id, self._shards)
@@ -360,6 +371,16 @@ class PolicyStore:
 def scheduled(before: JsonObject | None, document: JsonObject) -> JsonObject:
     """A policy that is about to be stored in the place of ``before``, with what is due about it."""
     return reschedule(before, document, now_ms(), random.random())  # noqa: S311 - no secret
+
+
+def _change(policy_id: str, document: JsonObject) -> Entry:
+    """The journal entry that says that a policy is ``document`` now."""
+    deleted = is_tombstone(document)
+    meta = EntryMeta(
+        policy_id, "deleted" if deleted else "modified", "/", revision(document),
+        instant(now_ms()), "", (), "", 0, (), POLICY,
+    )  # fmt: skip
+    return orjson.dumps(meta.to_json()), b"{}", b"null"
 
 
 class PolicyChanges:

@@ -301,6 +301,8 @@ class TwinStore:
             meta["v"] = rules
         if command.assigned:
             meta["g"] = command.assigned
+        if command.search:
+            meta["i"] = command.search
         originator = command.subjects[0]
         op.reply = response(command, done, twin, policy, value, originator)
         arguments: tuple[str | bytes | int, ...] = (
