@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 # What the environment holds: the product with the demo, or that and the development tools.
 DEMO_STAMP := $(VENV)/.ackgate-demo
 DEV_STAMP := $(VENV)/.ackgate-dev
+AMQP10_STAMP := $(VENV)/.ackgate-amqp10
 
 # `make test T=tests/core` runs one ring, `make test ARGS="-k weak"` passes options to pytest,
 # JOBS=0 runs all in one process. Files stay together: those that share a gateway or Spark share it.
@@ -20,7 +21,7 @@ JOBS ?= 2
 
 .PHONY: help
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/' \
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/  make \1\t\2/' \
 	  | expand -t 18
 
 .PHONY: demo
@@ -33,6 +34,9 @@ serve: $(DEMO_STAMP) ## Run the gateway on 127.0.0.1:8080 with development users
 
 .PHONY: setup
 setup: $(DEV_STAMP) ## Make .venv with all development tools
+
+.PHONY: amqp10
+amqp10: $(AMQP10_STAMP) ## Add the library of AMQP 1.0 to .venv; needs a C compiler
 
 .PHONY: test
 test: $(DEV_STAMP) ## Run the tests (T=tests/core for one ring, ARGS="-k name" for pytest)
@@ -64,7 +68,8 @@ bench: $(DEV_STAMP) ## Run the benchmarks beside their baselines
 	$(BIN)/python -m benchmarks
 
 # No registry and no option of this machine goes into a lock: versions and hashes alone. demo.lock
-# and gateway.lock are parts of dev.lock. UPGRADE=1 takes newer versions.
+# and gateway.lock are parts of dev.lock, amqp10.lock is but for one package. UPGRADE=1 takes newer
+# versions.
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --resolver=backtracking \
 	--build-deps-for editable --unsafe-package ackgate --unsafe-package pip \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
@@ -75,7 +80,8 @@ TIDY := sed -i -e '/^\# WARNING: The following packages/,$$d' -e '/^\# The follo
 
 .PHONY: lock
 lock: $(DEV_STAMP) ## Write requirements/*.lock anew from pyproject.toml
-	@for lock in dev:--extra=dev demo:--extra=demo gateway:--extra=connections; do \
+	@for lock in dev:--extra=dev demo:--extra=demo gateway:--extra=connections,postgres \
+	  amqp10:--extra=amqp10; do \
 	  name=$${lock%%:*} options=$${lock#*:}; \
 	  echo "requirements/$$name.lock ..."; \
 	  [ $$name = dev ] || options="$$options -c requirements/dev.lock"; \
@@ -127,3 +133,8 @@ $(DEMO_STAMP): requirements/demo.lock pyproject.toml
 $(DEV_STAMP): requirements/dev.lock pyproject.toml
 	$(call INSTALL,dev)
 	@touch $(DEMO_STAMP)
+
+# There is no wheel of it. What it takes to build it is pinned in the environment.
+$(AMQP10_STAMP): requirements/amqp10.lock $(DEV_STAMP)
+	@$(PIP_INSTALL) --quiet --no-build-isolation --require-hashes -r requirements/amqp10.lock
+	@touch $@

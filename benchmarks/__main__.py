@@ -19,6 +19,7 @@ from benchmarks.measure import Result, say
 from benchmarks.pending import pending
 from benchmarks.processes import REPOSITORY, Lab
 from benchmarks.report import machine, markdown, write
+from benchmarks.search import search, search_acks, search_index
 from benchmarks.sessions import fanout, idle, labels
 from benchmarks.spark import spark
 from benchmarks.spark_acks import spark_acks
@@ -41,6 +42,9 @@ BENCHMARKS: dict[str, Callable[[Lab, int, float], Result]] = {
     "spark_read": spark_read,
     "mqtt": mqtt,
     "amqp": amqp,
+    "search": search,
+    "search_index": search_index,
+    "search_acks": search_acks,
     "pending": pending,
     "start": start,
     "attributes": attributes,
@@ -62,6 +66,9 @@ ROUNDS = {
     "spark_read": 3,
     "mqtt": 3,
     "amqp": 3,
+    "search": 3,
+    "search_index": 3,
+    "search_acks": 3,
     "pending": 3,
     "start": 7,
     "attributes": 3,

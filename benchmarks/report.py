@@ -43,6 +43,8 @@ LABELS = {
     "python_cpu_us": "Python CPU µs/event",
     "events_per_cpu_s": "events per CPU second",
     "python_mb": "largest Python process, RSS MB",
+    "indexer_cpu_us": "indexer CPU µs/event",
+    **{f"{kind}_p50_ms": f"{kind} p50 ms" for kind in ("eq", "range", "like", "and_or", "sort")},
 }
 SYSTEMS = [
     "`straightforward`: what one writes first with FastAPI, pydantic and redis-py. A merge reads "

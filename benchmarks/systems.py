@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.load import DRAIN_S, PREPARE_S, Plan
@@ -147,6 +147,9 @@ class Load:
     with_subscriber: bool = False
     variant: str = "things"
     things: int = 1000
+    acks: str = "twin-persisted"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the server."""
 
 
 def sample(lab: Lab, system: str, load: Load, beside: Beside | None = None) -> Sample:
@@ -155,9 +158,11 @@ def sample(lab: Lab, system: str, load: Load, beside: Beside | None = None) -> S
     With a subscriber there are two server processes: requests go to the first, the subscriber is
     connected to the second. ``beside`` is called with its port, before the load begins.
     """
-    acks = f"twin-persisted,{LABEL}" if load.with_subscriber else "twin-persisted"
+    acks = f"{load.acks},{LABEL}" if load.with_subscriber else load.acks
     with ExitStack() as stack:
-        started = stack.enter_context(nodes(lab, system, 2 if load.with_subscriber else 1))
+        started = stack.enter_context(
+            nodes(lab, system, 2 if load.with_subscriber else 1, load.settings)
+        )
         listening = None
         if load.with_subscriber:
             listening = stack.enter_context(subscriber(lab, started.ports[1]))

@@ -65,7 +65,8 @@ def basic(user: str, password: str | None = None) -> str:
 class Gateway:
     """A gateway process under a test's control; its data and log are in ``directory``.
 
-    Without ``redis_url`` it has its embedded store. ``settings`` are fields of the settings.
+    Without ``redis_url`` it has its embedded store. ``settings`` are fields of the settings. It has
+    a search index only if they say so: most tests need none, and each has a process of its own.
     """
 
     def __init__(
@@ -83,9 +84,8 @@ class Gateway:
         self._command = [sys.executable, "-m", "app", "serve", "--port", str(self.port), *options]
         if redis_url is not None:
             self._command += ["--redis-url", redis_url]
-        else:
-            self._command += ["--data-dir", str(directory / "data")]
-        self._env = environment(**{"log_format": "json", **settings})
+        self._command += ["--data-dir", str(directory / "data")]
+        self._env = environment(**{"log_format": "json", "search_index": "off", **settings})
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -121,6 +121,10 @@ class Gateway:
             if b"valkey" in (line := _cmdline(pid)) or b"redis" in line:
                 return pid
         raise AssertionError("no embedded store runs")
+
+    def indexer_pid(self) -> int | None:
+        """Process id of what keeps its search index, None while there is none."""
+        return next((pid for pid in self.children() if b"app.search.child" in _cmdline(pid)), None)
 
     def spawn(self) -> None:
         """Start the process without waiting for it."""

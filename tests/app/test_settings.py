@@ -222,6 +222,11 @@ def test_secrets_are_never_shown() -> None:
     assert "hunter2" not in settings.model_dump_json()
     for wrong in ("http://:hunter2@h", "redis://:hunter2@h:many", "redis://h:6379/hunter2"):
         assert "hunter2" not in problems(redis_url=wrong)
+    indexed = Settings(search_index="postgresql://ackgate:hunter2@db/ackgate")
+    assert "hunter2" not in repr(indexed) + indexed.model_dump_json()
+    for wrong in ("postgresql://a:hunter2@h:many/d", "mysql://a:hunter2@h/d", "sqlite3:hunter2"):
+        assert "search-index" in problems(search_index=wrong)
+        assert "hunter2" not in problems(search_index=wrong)
 
 
 def test_hash_password_round_trip_and_limits() -> None:

@@ -21,7 +21,9 @@ def pair(
     store: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Gateway, Gateway]]:
     place = tmp_path_factory.mktemp("pair")
-    one, two = (Gateway(place, redis_url=store.url, prefix="pair") for _ in range(2))
+    one, two = (
+        Gateway(place, redis_url=store.url, prefix="pair", search_index="sqlite") for _ in range(2)
+    )
     with running(one, two):
         yield one, two
 

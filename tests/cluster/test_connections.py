@@ -80,6 +80,18 @@ async def changed(client: httpx.AsyncClient, thing_id: str, value: object) -> No
     await until(look, f"{thing_id} = {value}")
 
 
+async def is_spread(connection: Connection, clients: list[int]) -> None:
+    """Wait until so many clients are open at each of as many processes."""
+
+    async def look() -> bool:
+        entries = (await connection.ask("status"))["clientStatus"]
+        nodes = [entry["client"].rpartition("/")[0] for entry in entries]
+        well = all(entry["status"] == "open" for entry in entries)
+        return well and sorted(map(nodes.count, set(nodes))) == clients
+
+    await until(look, f"{clients} clients at the processes")
+
+
 async def test_another_gateway_goes_on_when_one_dies(
     two: tuple[Gateway, Gateway], broker: Broker
 ) -> None:
@@ -154,14 +166,7 @@ async def test_clients_of_a_connection_are_spread_and_acks_find_the_targets(
     # Each message goes to one of the clients.
     sources = [source(f"$share/all/{take}", declaredAcks=["{{connection:id}}:in"])]
     async with connected(two[0], broker, sources, [target(give)], clientCount=2) as connection:
-        owners = {
-            entry["client"]: number
-            for number, gateway in enumerate(two)
-            for entry in gateway.events("connection.claimed")
-            if entry["connection"] == connection.id
-        }
-        assert sorted(owners) == [0, 1]
-        assert owners[0] != owners[1], "not all of them at one process"
+        await is_spread(connection, [1, 1])
         label = f"{connection.id}:in"
         async with http(two[0]) as client:
             name = await make(client)
@@ -184,3 +189,20 @@ async def test_clients_of_a_connection_are_spread_and_acks_find_the_targets(
             return bool(inbound["consumed"]["success"]["PT1H"] == 6)
 
         await until(counted, "six messages, of both clients together")
+
+
+async def test_a_process_that_comes_back_gets_its_share(
+    two: tuple[Gateway, Gateway], broker: Broker
+) -> None:
+    take = await broker.peer.address("in")
+    sources = [source(f"$share/all/{take}")]
+    staying, other = two
+    await asyncio.to_thread(other.stop)
+    async with connected(staying, broker, sources, clientCount=4) as connection:
+        await is_spread(connection, [4])
+        other.start()
+        await is_spread(connection, [2, 2])
+        async with http(staying) as client:
+            name = await make(client)
+            await broker.send(take, modify(name, 1))
+            await changed(client, name, 1)

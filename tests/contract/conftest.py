@@ -14,7 +14,9 @@ from tests.servers import redis_server
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with redis_server() as store:
-        one = Gateway(tmp_path_factory.mktemp("contract"), redis_url=store.url)
+        one = Gateway(
+            tmp_path_factory.mktemp("contract"), redis_url=store.url, search_index="sqlite"
+        )
         with running(one):
             yield one
 

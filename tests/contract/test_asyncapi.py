@@ -18,6 +18,7 @@ from tests.gateways import ROOT, Gateway, Json, Subscriber, new_id, new_label
 
 DOCUMENT: Json = yaml.safe_load((ROOT / "openapi" / "asyncapi.yaml").read_text())
 MESSAGES: Json = DOCUMENT["components"]["messages"]
+SEARCH = "_/_/things/twin/search"
 
 
 def validator(schema: Json) -> Draft202012Validator:
@@ -115,6 +116,12 @@ def conversation(name: str, label: str) -> list[tuple[str, Json, str]]:
             {"topic": topic_of(name, event, "live", "events"), "path": "/definition", "value": 7},
             "error",
         ),
+        ("searchSubscribe", {"topic": f"{SEARCH}/subscribe"}, "searchCreated"),
+        (
+            "searchCancel",
+            {"topic": f"{SEARCH}/cancel", "value": {"subscriptionId": "x"}},
+            "searchFailed",
+        ),
     ]
 
 
@@ -150,3 +157,25 @@ async def test_what_a_gateway_sends_fits(gateway: Gateway) -> None:
     assert kinds == {("twin", "events"), *live}
     for text in subscriber.texts:
         assert problems("commandAck", text) == []
+
+
+async def test_pages_of_a_search_fit(gateway: Gateway) -> None:
+    name = new_id(f"asyncapi.{new_id().rpartition(':')[2]}")
+    namespace, _, _ = name.partition(":")
+    async with Caller.open(gateway) as caller:
+        acks = {"requested-acks": ["search-persisted"], "timeout": "20s"}
+        made = await caller.ask(topic_of(name, "create"), value={}, headers=acks)
+        assert made["status"] < 300, made
+        asked: Json = {"value": {"namespaces": [namespace]}, "fields": "thingId"}
+        frame = {"topic": f"{SEARCH}/subscribe", "path": "/", **asked}
+        assert problems("searchSubscribe", frame) == []
+        created = await caller.ask(f"{SEARCH}/subscribe", **asked)
+        value = {"subscriptionId": created["value"]["subscriptionId"], "demand": 2}
+        frame = {"topic": f"{SEARCH}/request", "path": "/", "value": value}
+        assert problems("searchRequest", frame) == []
+        request = await caller.tell(f"{SEARCH}/request", value=value)
+        await caller.answer(request, 2)
+        page, end = caller.answers(request)
+        assert page["value"]["items"] == [{"thingId": name}]
+        assert problems("searchNext", page) == []
+        assert problems("searchComplete", end) == []

@@ -11,7 +11,7 @@ import yaml
 from tests.contract.ditto import ditto_file
 from tests.gateways import ROOT, Json
 
-AREA = re.compile(r"/api/2/(things|policies|whoami|acks|connections)\b")
+AREA = re.compile(r"/api/2/(things|policies|whoami|acks|connections|search)\b")
 """What of both documents is compared."""
 METHODS = ("get", "put", "patch", "post", "delete")
 
@@ -59,6 +59,11 @@ CONNECTIONS_OF_OURS: dict[str, str] = {
     "504": "a connection that was only tried cannot be made",
 }
 """The same for connections."""
+SEARCH_OF_OURS: dict[str, str] = {
+    "413": "the form is bounded",
+    "415": "the body is of another media type",
+}
+"""The same for searches."""
 OTHERS_OF_OURS: dict[tuple[Route, str], str] = {
     (("get", "/api/2/things"), "413"): "the number of ids is bounded",
     (("get", "/api/2/whoami"), "400"): "headers are checked here too",
@@ -68,6 +73,11 @@ OTHERS_OF_OURS: dict[tuple[Route, str], str] = {
 STATUSES_OF_DITTO: dict[tuple[Route, str], str] = {
     (("get", "/api/2/things"), "414"): "a long address is 431 here",
     (("get", "/api/2/connections"), "404"): "none is an empty list",
+    **{
+        ((method, f"/api/2/search/things{below}"), "403"): "wrong credentials are 401"
+        for method in ("get", "post")
+        for below in ("", "/count")
+    },
     (("post", "/api/2/connections"), "404"): "nothing is looked for",
     (("post", "/api/2/things"), "412"): "nothing is there yet that a condition could be about",
     (("get", "/api/2/things/{thingId}/definition"), "403"): "404, as for every other part",
@@ -139,6 +149,8 @@ def test_every_status_of_ours_is_one_of_ditto_or_stated(
             more -= {"202", "415"}
         elif route[1].startswith("/api/2/connections"):
             more -= set(CONNECTIONS_OF_OURS)
+        elif route[1].startswith("/api/2/search/") and route[0] == "post":
+            more -= set(SEARCH_OF_OURS)
         found |= {(route, status) for status in more}
     assert found == set(OTHERS_OF_OURS)
 

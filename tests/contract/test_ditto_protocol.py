@@ -34,7 +34,6 @@ ASKER = Asker(("nginx:ditto",), "session", 0)
 _PLAIN = {"content-type", "correlation-id"}
 
 ELSEWHERE = {
-    "search": "the search over Ditto Protocol comes later",
     "streaming": "past events are read by their revision nowhere",
     "connections": "there are no connections yet",
 }

@@ -26,6 +26,7 @@ from tests.gateways import (
     new_label,
     thing,
 )
+from tests.searching import COUNT, SEARCH, new_namespace, put_all
 
 DOCUMENT: Json = json.loads((ROOT / "openapi" / "openapi.json").read_text())
 ERRORS: list[Json] = json.loads((ROOT / "openapi" / "errors.json").read_text())
@@ -197,6 +198,23 @@ async def test_answers_of_things(client: httpx.AsyncClient, gateway: Gateway) ->
     async with http(gateway, "user2") as other:
         check(await other.put(thing(shared), json={}), THING, 403)
         check(await other.get(thing(shared)), THING, 404)
+
+
+async def test_answers_of_searches(client: httpx.AsyncClient, gateway: Gateway) -> None:
+    space = new_namespace()
+    await put_all(client, space, {"a": {"attributes": {"a": 1}}, "b": {}})
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for path in (SEARCH, COUNT):
+        for params in ({}, {"option": "size(1)"}, {"option": "limit(0,1)"}):
+            given = {"namespaces": space, **params}
+            check(await client.get(path, params=given), path, 200)
+            check(await client.post(path, data=given), path, 200)
+        check(await client.get(path, params={"filter": "x"}), path, 400)
+        check(await client.post(path, data={"option": "x"}), path, 400)
+        check(await client.post(path, content=b"a" * 1_100_000, headers=form), path, 413)
+        check(await client.post(path, json={}), path, 415)
+        async with http(gateway, None) as nobody:
+            check(await nobody.get(path), path, 401)
 
 
 async def test_answers_of_the_ordinary_routes(client: httpx.AsyncClient, gateway: Gateway) -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from acks.document import check_json
 from acks.errors import GatewayError
-from connections.lookups import Scope, text_headers
-from connections.mappers import Message
-from connections.mapping import Incoming, Outgoing, map_incoming, map_outgoing, mappers_of
+from connections.mapping.mappers import Message
+from connections.mapping.payloads import Incoming, Outgoing, map_incoming, map_outgoing, mappers_of
+from connections.placeholders.lookups import Scope, text_headers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEFINITIONS: dict[str, Any] = {

@@ -22,7 +22,13 @@ def store() -> Iterator[RedisServer]:
 def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """The gateway of most tests, with its defaults."""
     place = tmp_path_factory.mktemp("gateway")
-    one = Gateway(place, redis_url=store.url, prefix="service", access_log_sample="1.0")
+    one = Gateway(
+        place,
+        redis_url=store.url,
+        prefix="service",
+        access_log_sample="1.0",
+        search_index="sqlite",
+    )
     with running(one):
         yield one
 
@@ -31,9 +37,10 @@ def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def sibling(
     gateway: Gateway, store: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """A second gateway over the same store and prefix."""
+    """A second gateway over the same store, prefix and search index."""
     place = tmp_path_factory.mktemp("sibling")
-    other = Gateway(place, redis_url=store.url, prefix="service")
+    index = f"sqlite:{gateway.directory / 'data' / 'search.sqlite'}"
+    other = Gateway(place, redis_url=store.url, prefix="service", search_index=index)
     with running(other):
         yield other
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.store.connections import ConnectionStore
 from app.store.redis_client import Redis, RedisAddress
-from connections.masking import MASK
+from connections.documents.masking import MASK
 from tests.connections.documents import document, source, target
 from tests.gateways import Gateway, check_error, http, running
 from tests.servers import RedisServer, free_port, redis_server, wait_for

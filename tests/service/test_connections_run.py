@@ -316,3 +316,54 @@ async def test_what_is_pending_is_settled_before_the_end(
                 await worker.send(ack_of(event, label))
             assert await one.ended() == 0
     assert await broker.peer.unsettled(take) == (0 if acked else 1)
+
+
+@pytest.mark.parametrize("missing", ["topic", "path", "value"])
+async def test_what_is_no_command_is_settled_and_told(
+    gateway: Gateway, broker: Broker, client: httpx.AsyncClient, thing_id: str, missing: str
+) -> None:
+    take, reply = [await broker.peer.address(name) for name in ("in", "reply")]
+    sources = [
+        source(
+            take,
+            acknowledgementRequests={"includes": ["twin-persisted"]},
+            replyTarget={"address": reply, "expectedResponseTypes": ["error"]},
+        )
+    ]
+    async with connected(gateway, broker, sources) as connection:
+        broken = modify(thing_id, 1)
+        del broken[missing]
+        await broker.send(take, broken)
+        error = await broker.receive(reply)
+        assert error["status"] == 400
+
+        async def settled() -> bool:
+            counts = (await connection.ask("metrics"))["connectionMetrics"]["inbound"]
+            results = counts["acknowledged"]
+            assert results["failure"]["PT1H"] == 0
+            return bool(results["success"]["PT1H"] == 1 and counts["mapped"]["failure"]["PT1H"])
+
+        await until(settled, "it is settled positively")
+        [entry] = [
+            one
+            for one in (await connection.ask("logs"))["connectionLogs"]
+            if one["type"] == "mapped"
+        ]
+        assert (entry["level"], error["value"]["message"] in entry["message"]) == ("failure", True)
+
+
+async def test_what_a_filter_keeps_back_is_counted(
+    gateway: Gateway, broker: Broker, client: httpx.AsyncClient, thing_id: str
+) -> None:
+    give = await broker.peer.address("out")
+    targets = [target(give, "_/_/things/twin/events?filter=gt(attributes/n,5)")]
+    async with connected(gateway, broker, targets=targets) as connection:
+        for number in (1, 9):
+            await client.put(thing(thing_id, "/attributes/n"), json=number)
+        assert (await broker.receive(give))["value"] == 9
+
+        async def counted() -> bool:
+            counts = (await connection.ask("metrics"))["connectionMetrics"]["outbound"]
+            return bool(counts["filtered"]["success"]["PT1H"] == 1)
+
+        await until(counted, "one that was filtered")

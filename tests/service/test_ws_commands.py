@@ -229,7 +229,8 @@ async def test_commands_that_are_refused(
     "topic",
     [
         "a/b/things/twin/commands/sing",
-        "_/_/things/twin/search/subscribe",
+        "_/_/things/live/search/subscribe",
+        "_/_/things/twin/search/next",
         "a/b/things/twin/streaming/cancel",
         "_/b/connections/announcements/x",
         "a/b/things/live/errors",

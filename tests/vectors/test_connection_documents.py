@@ -9,11 +9,11 @@ import pytest
 
 from acks.errors import GatewayError
 from acks.fields import parse_fields
-from connections.document import read_source, read_target
-from connections.hosts import check_host, literal_addresses
-from connections.topics import parse_topic
-from connections.uris import parse_uri
-from connections.validation import check_connection
+from connections.documents.hosts import check_host, literal_addresses
+from connections.documents.reading import read_source, read_target
+from connections.documents.topics import parse_topic
+from connections.documents.uris import parse_uri
+from connections.documents.validation import check_connection
 from tests.connections.documents import document, source, target
 from tests.vectors import load
 

@@ -11,11 +11,11 @@ import pytest
 
 from acks.errors import error
 from acks.settlement import Reply, Settlement, decide
-from connections.ack_requests import parse_ack_filter, request_acks
 from connections.driver import Delivery, Limits
-from connections.lookups import Scope
+from connections.mapping.ack_requests import parse_ack_filter, request_acks
 from connections.model import Source
-from connections.mqtt_inbox import Inbox, Incoming, Routes
+from connections.mqtt.inbox import Inbox, Incoming, Routes
+from connections.placeholders.lookups import Scope
 from connections.publishing import broken
 from tests.connections.memory import connection, modify, response, rig, source
 from tests.vectors import load

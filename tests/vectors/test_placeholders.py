@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.jwt_tokens import subjects_of
-from connections.placeholders import parse_pipeline, parse_template
+from connections.placeholders.templates import parse_pipeline, parse_template
 from tests.vectors import load
 
 

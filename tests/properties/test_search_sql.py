@@ -1,0 +1,198 @@
+"""Searches in SQL find what RQL finds in the things as their policies show them, on each database.
+
+The reference is in tests/search_lab.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acks.rql import Comparison, Logic, Predicate, Presence, Time, format_predicate
+from acks.search_options import SortKey
+from tests.search_lab import (
+    JsonObject,
+    Lab,
+    Rule,
+    facts_of,
+    fits,
+    in_order,
+    names_of,
+    rules_of,
+    seen,
+)
+
+LONG = "lo" * 100
+
+NAMES = st.sampled_from(["a", "b", "c/d"])
+TEXTS = st.sampled_from(
+    [
+        "", "a", "ab", "aB", "b", "*", "?", "%", "_", "[a]", "\\", "é", "É", "\U0001f600", "\uffff",
+        "1", "true", "a\x00b", LONG, LONG + "x", LONG[:100], LONG[:101], "'; DROP TABLE thing; --",
+    ]
+)  # fmt: skip
+LITERALS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.sampled_from([0.5, -0.5, 1.0, 2.25, 1e300, 2**63 - 1, -(2**63), 2**53 + 1])
+    | TEXTS
+)
+VALUES = st.recursive(
+    LITERALS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.dictionaries(NAMES, VALUES, max_size=3)
+FEATURES = st.dictionaries(
+    st.sampled_from(["f", "g", "h/i"]),
+    st.fixed_dictionaries({}, optional={"properties": FIELDS, "desiredProperties": FIELDS}),
+    max_size=2,
+)
+THINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "definition": st.sampled_from(["a:b:1", "a:c:1"]),
+        "attributes": FIELDS,
+        "features": FEATURES,
+    },
+)
+DOCUMENTS = st.lists(THINGS, min_size=1, max_size=5)
+
+PLAIN = st.sampled_from(
+    [
+        *("thingId", "policyId", "_namespace", "_revision", "_created", "_modified", "definition"),
+        *("attributes/a", "attributes/a", "attributes/b", "attributes/a/b", "attributes/c~1d"),
+        *("attributes/a/c~1d/b", "features/f/properties/a", "features/g/properties/b/a"),
+        *("features/f/desiredProperties/a", "features/f/definition", "features/h~1i/properties/a"),
+        *("attributes/none", "_metadata/attributes/a"),
+    ]
+)
+WILD = st.sampled_from(["features/*/properties/a", "features/*/properties/b/a"])
+WHOLE = st.sampled_from(
+    ["features/f", "features/*", "features/f/properties", "features/*/properties"]
+)
+PATTERNS = st.text("abl*?[%_\\É", max_size=5) | st.sampled_from(
+    [LONG[:99] + "*", LONG + "?", LONG[:101] + "*", "*o*l*o*", "a\x00*", "**"]
+)
+SINGLE = st.sampled_from(["eq", "ne", "gt", "ge", "lt", "le"])
+COLUMN_TEXTS = st.sampled_from(
+    ["2024-05-15T01:00:00Z", "2024-01-02T00:00:00Z", "a:b:1", "n1:t0", "n1:p0"]
+)
+LEAVES = (
+    st.builds(
+        Comparison, SINGLE, PLAIN | WILD, (LITERALS | COLUMN_TEXTS).map(lambda value: (value,))
+    )
+    | st.builds(
+        Comparison,
+        st.just("in"),
+        PLAIN | WILD,
+        st.lists(LITERALS, min_size=1, max_size=4).map(tuple),
+    )
+    | st.builds(
+        Comparison,
+        st.sampled_from(["like", "ilike"]),
+        PLAIN | WILD,
+        (PATTERNS | st.integers(0, 2)).map(lambda value: (value,)),
+    )
+    | st.builds(Presence, st.sampled_from(["exists", "empty"]), PLAIN | WILD | WHOLE)
+    | st.builds(Comparison, st.sampled_from(["lt", "gt"]), st.just("_modified"),
+                st.sampled_from(["now", "now-2h[h]"]).map(lambda name: (Time(name),)))
+)  # fmt: skip
+PREDICATES: st.SearchStrategy[Any] = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.builds(
+            Logic,
+            st.sampled_from(["and", "or"]),
+            st.lists(inner, min_size=1, max_size=3).map(tuple),
+        )
+        | st.builds(Logic, st.just("not"), inner.map(lambda child: (child,)))
+    ),
+    max_leaves=6,
+)
+
+RULE_PATHS = st.sampled_from(
+    [
+        *((), (), ("attributes",), ("attributes", "a"), ("attributes", "a", "b"), ("features",)),
+        *(("attributes", "c/d"), ("attributes", "b"), ("features", "f"), ("policyId",)),
+        *(("features", "f", "properties", "a"), ("features", "h/i"), ("definition",)),
+        *(("attributes", "a", "c/d"), ("features", "g", "properties", "b", "a")),
+        ("attributes", "a", "c/d", "b"),
+    ]
+)
+RULES = st.lists(
+    st.tuples(st.sampled_from(["s:1", "s:1", "s:2"]), RULE_PATHS, st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=5,
+)
+REQUESTERS = st.sampled_from([("s:1",), ("s:2",), ("s:1", "s:2"), ("s:3",), ()])
+PROPERTIES = st.sampled_from(
+    [
+        *("attributes/a", "attributes/a", "attributes/b", "attributes/a/b", "policyId"),
+        *("_modified", "_created", "_revision", "definition", "features/f/properties/a"),
+    ]
+)
+SORTS = st.lists(
+    st.builds(SortKey, PROPERTIES, st.booleans()), max_size=3, unique_by=lambda key: key.property
+).flatmap(lambda keys: st.booleans().map(lambda last: (*keys, SortKey("thingId", last))))
+
+
+# --- properties
+
+
+@settings(max_examples=250, deadline=None)
+@given(DOCUMENTS, st.lists(PREDICATES, min_size=1, max_size=4))
+def test_a_search_finds_what_rql_finds(
+    lab: Lab, documents: list[JsonObject], predicates: list[Predicate]
+) -> None:
+    namespace, things = lab.fill(documents)
+    facts = [facts_of(thing) for thing in things]
+    for predicate in predicates:
+        wanted = names_of([one for one in facts if fits(predicate, one)])
+        assert lab.search(namespace, predicate) == wanted, format_predicate(predicate)
+
+
+@settings(max_examples=250, deadline=None)
+@given(DOCUMENTS, st.lists(RULES, min_size=1, max_size=3), REQUESTERS,
+       st.lists(PREDICATES, min_size=1, max_size=4))  # fmt: skip
+def test_a_search_sees_what_the_policy_shows(
+    lab: Lab,
+    documents: list[JsonObject],
+    rules: list[list[Rule]],
+    subjects: tuple[str, ...],
+    predicates: list[Predicate],
+) -> None:
+    policies = [rules_of(each) for each in rules]
+    namespace, things = lab.fill(documents, policies)
+    facts = seen(things, policies, subjects)
+    for predicate in (None, *predicates):
+        wanted = names_of([one for one in facts if predicate is None or fits(predicate, one)])
+        assert lab.search(namespace, predicate, subjects=subjects) == wanted, predicate
+
+
+@settings(max_examples=200, deadline=None)
+@given(DOCUMENTS, st.lists(RULES, min_size=1, max_size=3), REQUESTERS, SORTS,
+       st.none() | PREDICATES, st.integers(1, 3))  # fmt: skip
+def test_pages_follow_the_sort(
+    lab: Lab,
+    documents: list[JsonObject],
+    rules: list[list[Rule]],
+    subjects: tuple[str, ...],
+    sort: tuple[SortKey, ...],
+    predicate: Predicate | None,
+    size: int,
+) -> None:
+    policies = [rules_of(each) for each in rules]
+    namespace, things = lab.fill(documents, policies)
+    facts = [
+        one for one in seen(things, policies, subjects) if predicate is None or fits(predicate, one)
+    ]
+    wanted = in_order(facts, sort)
+    assert lab.search(namespace, predicate, subjects=subjects, sort=sort) == wanted
+    found = lab.pages(namespace, sort, size, subjects=subjects, predicate=predicate)
+    assert found == wanted
+    skipped = lab.search(namespace, predicate, subjects=subjects, sort=sort, offset=1, limit=size)
+    assert skipped == wanted[1 : 1 + size]
