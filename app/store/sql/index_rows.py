@@ -250,7 +250,7 @@ def policy_writes(policies: Sequence[PolicyChange]) -> list[Write]:
     """
     classes: dict[str, tuple[str, set[str]]] = {}
     rows: dict[str, list[tuple[Any, ...]]] = {}
-    for policy in sorted(policies):
+    for policy in sorted(policies, key=lambda one: one.policy_id):
         number, rules = _read_policy(policy.record)
         digest = None
         if rules is not None:
