@@ -17,7 +17,7 @@ _REFUSED = (
 _PLAIN = ((TWIN_PERSISTED,), (LIVE_RESPONSE,))
 OURS = frozenset({
     "location", "www-authenticate", "retry-after", "allow", "preference-applied", "etag",
-    "entity-revision", "ditto-originator", "requested-acks",
+    "entity-revision", "ditto-originator", "requested-acks", "link",
 })  # fmt: skip
 """Headers of an HTTP answer that say something of ours: no subscriber chooses them (1.8, 4.2)."""
 

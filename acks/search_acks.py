@@ -28,6 +28,7 @@ class Indexing(Enum):
     FAILED = 500
 
 
+_NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 _HEADERS: Mapping[str, Any] = MappingProxyType({"response-required": False})
 _WEAK: Mapping[str, Any] = MappingProxyType({"response-required": False, "ditto-weak-ack": True})
 
@@ -77,11 +78,24 @@ def search_ack(thing_id: str, correlation_id: str, indexing: Indexing) -> Acknow
     )
 
 
-def notice_of(asked: Asked, indexing: Indexing) -> Acknowledgement:
-    """What the node that waits is told; its payload is the token of the request."""
+def notice_of(asked: Asked, indexing: Indexing, index: str = "") -> Acknowledgement:
+    """What the node that waits is told; its payload is the token of the request.
+
+    ``index`` is the name of the index that has the change, "" if there is but one.
+    """
     return Acknowledgement(
-        INDEXED, asked.thing_id, asked.correlation_id, indexing.value, asked.token
+        INDEXED,
+        asked.thing_id,
+        asked.correlation_id,
+        indexing.value,
+        asked.token,
+        {"index": index} if index else _NO_HEADERS,
     )
+
+
+def concerns(notice: Acknowledgement, index: str) -> bool:
+    """Whether a notice is of the index that is searched here, so far as both have names."""
+    return notice.headers.get("index", index) == index or not index
 
 
 def ack_of(notice: Acknowledgement) -> Acknowledgement:

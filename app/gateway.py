@@ -16,7 +16,7 @@ from acks.journal import ASYNC
 from acks.labels import TWIN_PERSISTED
 from acks.live import INVALID_RESPONSE, LiveResponse, awaited
 from acks.pending import Pending
-from acks.search_acks import INDEXED, ack_of
+from acks.search_acks import INDEXED, ack_of, concerns
 from acks.signals import Acknowledgement, Command, Live, Query, Response
 from app.accepting import Accepting
 from app.crew import RELAYED
@@ -69,6 +69,7 @@ class Gateway:
         self.counters = Counters()
         self.draining = False
         self.outcomes: Outcomes | None = None
+        self.index: Callable[[], str] = str  # the name of the index that is searched here
         self.on_relayed: Callable[[Acknowledgement], None] = self._stray  # for a connection here
         self._max_pending = max_pending
         self._max_sessions = max_sessions
@@ -359,8 +360,9 @@ class Gateway:
             self.counters.acks_ignored += 1
 
     def _indexed(self, notice: Acknowledgement) -> None:
-        """Take the indexer's notice; not for an earlier request with the same correlation-id."""
-        if self._pending.is_marked(notice.correlation_id, notice.payload):
+        """Take an indexer's notice; not for an earlier request with the same correlation-id."""
+        marked = self._pending.is_marked(notice.correlation_id, notice.payload)
+        if marked and concerns(notice, self.index()):
             self.receive(ack_of(notice))
         else:
             self.counters.acks_ignored += 1

@@ -224,7 +224,8 @@ class Node:
             max_headers=settings.max_headers_chars,
         )
         self._events = events = Events(self.gateway, self._replay)
-        things = Things(self.gateway, reception, Queries(self.gateway, rules), events, rules)
+        queries = Queries(self.gateway, rules, self._search)
+        things = Things(self.gateway, reception, queries, events, rules)
         messages = Messages(self.gateway, reception, events, rules)
         labels = Labels(self._registry.list, self.gateway.sessions, self.id)
         report = Report(self._redis, settings.prefix)

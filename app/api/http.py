@@ -34,7 +34,7 @@ _SHOWN = {
         "location", "traceparent", "tracestate", "etag", "ditto-originator", "ditto-metadata",
         "ditto-weak-ack", "live-channel-condition-matched", "historical-headers",
         "entity-revision", "www-authenticate", "retry-after", "preference-applied",
-        "allow",
+        "allow", "link",
     )
 }  # fmt: skip
 """Headers that an HTTP answer may carry (spec acks-and-http 1.8: only known ones)."""

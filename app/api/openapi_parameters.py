@@ -119,7 +119,7 @@ _ROWS: dict[str, tuple[str, str, Json]] = {
     ),
     "ids": (
         "query",
-        "Ids of the things to read, comma separated; only a stream can do without.",
+        "Ids of the things to read, comma separated. Without: of all things that may be read.",
         {**_PART, "example": "org.example:lamp-1,org.example:lamp-2"},
     ),
     "namespaces": (

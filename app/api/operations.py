@@ -223,10 +223,13 @@ def _thing_operation(resource: Resource, method: str) -> Json:
 def _things() -> Iterator[_Route]:
     read_many = {
         "200": {
-            "description": "Those that are there and may be read, in the order of their ids.",
+            "description": "Those that are there and may be read, in the order of `ids`. Without "
+            "`ids` the first 200 that may be read, by their ids: as in the search index. If there "
+            "are more, the header `link` names a search for them.",
             "content": json_content({"type": "array", "items": ref("Thing")}),
         },
         **errors("Things", 400, *_ALWAYS, 413),
+        **errors("Search", 504),
     }
     names = ("ids", "fields", "timeout", "correlation-id")
     yield _Route(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from functools import lru_cache, partial
 from typing import Any
+from urllib.parse import urlencode
 
 from acks.aggregator import Answer
 from acks.commands import check_ids, check_query, make_query
-from acks.errors import GatewayError, error
+from acks.errors import GatewayError
 from acks.fields import Selector, parse_fields
 from acks.headers import Setter, http_options
 from acks.signals import Query
@@ -17,14 +18,19 @@ from app.api.http import RequestHead, Rules, Scope
 from app.api.live import CHANNEL_HEADERS, query_channels
 from app.api.reception import parameters
 from app.gateway import Gateway
+from app.search.service import Search, search_request
+
+VISIBLE = 200
+"""Things of an answer to a request that names none: as many as a page of the search may have."""
 
 
 class Queries:
-    """GET of things and their parts."""
+    """GET of things and their parts; without ids ``search`` says which there are."""
 
-    def __init__(self, gateway: Gateway, rules: Rules) -> None:
+    def __init__(self, gateway: Gateway, rules: Rules, search: Search) -> None:
         self._gateway = gateway
         self._rules = rules
+        self._search = search
 
     def query(
         self,
@@ -62,18 +68,37 @@ class Queries:
         return await query_channels(self._gateway, head, query, self._rules, fields, twin)
 
     async def many(self, scope: Scope, head: RequestHead, principal: Principal) -> Answer:
-        """Answer ``GET /things?ids=a,b``: those that are there and may be read, in their order."""
+        """Answer ``GET /things?ids=a,b``: those that are there and may be read, in their order.
+
+        Without ``ids``: the first :data:`VISIBLE` of all that may be read, by their ids, as far as
+        the search index knows them; a link says how to read on.
+        """
         given = parameters(scope, "ids")
         if not given:
-            raise error(
-                "things:id.invalid", thing_id="",
-                description="Name the Things to read, e.g. ?ids=org.example:a,org.example:b",
-            )  # fmt: skip
+            return await self._visible(scope, head, principal)
         ids = check_ids(",".join(given).split(","), head.known)
         first = self.query(scope, head, principal, ids[0], ())._replace(checks=None)
         found = await things_of(self._gateway, [first._replace(thing_id=one) for one in ids])
         headers = {"correlation-id": head.correlation_id, "response-required": "false"}
         return Answer(200, found, headers)
+
+    async def _visible(self, scope: Scope, head: RequestHead, principal: Principal) -> Answer:
+        query = self.query(scope, head, principal, "", ())
+        fields = _fields_text(scope)
+        wanted = search_request(
+            principal.subjects,
+            query.timeout_ms,
+            options=f"size({VISIBLE})",
+            fields=fields,
+            correlation_id=head.correlation_id,
+        )
+        page = await self._search.page(wanted)
+        headers = {"correlation-id": head.correlation_id, "response-required": "false"}
+        if page.cursor is not None:
+            rest = {"option": f"size({VISIBLE}),cursor({page.cursor})"}
+            rest |= {} if fields is None else {"fields": fields}
+            headers["link"] = f'</api/2/search/things?{urlencode(rest)}>; rel="next"'
+        return Answer(200, list(page.items), headers)
 
 
 async def things_of(gateway: Gateway, queries: list[Query]) -> list[Any]:

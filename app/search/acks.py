@@ -42,6 +42,8 @@ return take(KEYS[1], ARGV[1], ARGV[2])
 class SearchAcks:
     """Sends the acks of one indexer, named ``node``. ``link`` is the setting of that name.
 
+    ``index`` is the name of its index: gateways that search another one wait for theirs.
+
     ``redis`` is somebody else's to start and close. ``issued`` counts acks by what became of the
     change, ``lost`` those that the store would not take.
     """
@@ -55,12 +57,14 @@ class SearchAcks:
         shards: int,
         node: str,
         link: str = "auto",
+        index: str = "",
     ) -> None:
         self.issued: Counter[Indexing] = Counter()
         self.lost = 0
         self._redis = redis
         self._prefix = prefix
         self._shards = shards
+        self._index = index
         self._links = Links(redis, prefix=prefix, node=node, listen=link, calls_only=True)
         self._bus = AckBus(
             redis, address, self._links, prefix=prefix, node=node, on_ack=lambda _: None
@@ -91,7 +95,7 @@ class SearchAcks:
             if asked.origin == ASYNC:
                 self._offer(asked, indexing, OFFERS)
             else:
-                self._bus.send(asked.origin, notice_of(asked, indexing))
+                self._bus.send(asked.origin, notice_of(asked, indexing, self._index))
 
     def _offer(self, asked: Asked, indexing: Indexing, offers: int) -> None:
         """Add an ack to the record of its request; again if the store cannot be asked."""

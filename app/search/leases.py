@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import uuid4
 
 from app.store.sql.database import Database, IndexUnavailable, Write
 
@@ -52,16 +53,23 @@ class Leases:
         self._now = database.dialect.now_ms
         self._ttl = int(LEASE_S * 1000)
 
-    async def prepare(self, store: str) -> None:
+    async def prepare(self, store: str) -> str:
         """Make the rows, and make sure that the index is that of the data called ``store``.
+
+        Returns the name of the index.
 
         Raises IndexUnavailable if it is of other data, and what the database raises.
         """
         shards = [(shard,) for shard in range(self._shards)]
         row = "INSERT INTO shard (shard) VALUES (?) ON CONFLICT DO NOTHING"
-        name = "INSERT INTO meta (key, value) VALUES ('store', ?) ON CONFLICT DO NOTHING"
-        await self._database.write([Write(row, shards, many=True), Write(name, (store,))])
-        await check_store(self._database, store)
+        fact = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
+        await self._database.write(
+            [
+                Write(row, shards, many=True),
+                Write(fact, [("store", store), ("index", uuid4().hex)], many=True),
+            ]
+        )
+        return await check_store(self._database, store)
 
     async def renew(self, held: Sequence[int]) -> View:
         """Say that we are alive, make the leases of ``held`` longer, and look at all leases."""
@@ -122,17 +130,20 @@ class Leases:
         )
 
 
-async def check_store(database: Database, store: str) -> None:
+async def check_store(database: Database, store: str) -> str:
     """Make sure that an index is that of the data called ``store``, or of none yet.
 
-    Raises IndexUnavailable, and what the database raises.
+    Returns the name of the index, '' if it has none yet. Raises IndexUnavailable, and what the
+    database raises.
     """
-    rows = await database.read("SELECT value FROM meta WHERE key = 'store'")
-    if rows and rows[0][0] != store:
+    rows = await database.read("SELECT key, value FROM meta WHERE key IN ('store', 'index')")
+    facts: dict[str, str] = {key: value for key, value in rows}  # noqa: C416 - for its types
+    if facts.get("store", store) != store:
         raise IndexUnavailable(
             "the search index was made from other data: let search_index name another one, or make "
             "this one anew by `ackgate search rebuild`"
         )
+    return facts.get("index", "")
 
 
 async def want_rebuild(database: Database, store: str, shards: int) -> None:

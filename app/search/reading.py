@@ -14,7 +14,8 @@ from app.store.redis_client import Redis, RedisAddress, StoreError, StoreUnavail
 
 log = structlog.get_logger(__name__)
 
-BLOCK_MS = 1_000
+BLOCK_MS, FULL_MS = 1_000, 50
+"""Longest wait for entries, ms; the second while a shard has no room, to look soon again."""
 PAGE = 200
 """Entries of a shard in one read: they are handled in one go."""
 GATHER_S, CALM_S = 0.001, 0.02
@@ -74,12 +75,12 @@ class Reader:
             self._wake.clear()
             shards = [shard for shard in self._shards.values() if not shard.pending.full]
             if not shards:
-                await self._wake.wait()
+                await self._rest()
                 continue
             try:
                 if self._redis.connections != self._connection:
                     await self._connected()
-                await self._read(shards)
+                await self._read(shards, BLOCK_MS if len(shards) == len(self._shards) else FULL_MS)
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_S)
             except StoreError as problem:
@@ -92,6 +93,14 @@ class Reader:
             if now - last < pause:
                 await asyncio.sleep(pause)
             last = loop.time()
+
+    async def _rest(self) -> None:
+        """Wait until there is something to read, or room for it."""
+        try:
+            async with asyncio.timeout(FULL_MS / 1000 if self._shards else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return  # there may be room by now
 
     async def _connected(self) -> None:
         """Make sure, on a new connection, that the store has not lost what we have read."""
@@ -107,10 +116,10 @@ class Reader:
                 shard.went_back(end)
         self._connection = connection
 
-    async def _read(self, shards: list[Shard]) -> None:
+    async def _read(self, shards: list[Shard], block_ms: int) -> None:
         starts = {shard.key.encode(): (shard, shard.pending.position) for shard in shards}
         reply = await self._redis.call(
-            "XREAD", "COUNT", PAGE, "BLOCK", BLOCK_MS, "STREAMS",
+            "XREAD", "COUNT", PAGE, "BLOCK", block_ms, "STREAMS",
             *starts, *(position for _, position in starts.values()),
         )  # fmt: skip
         if not isinstance(reply, list):

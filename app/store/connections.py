@@ -249,7 +249,7 @@ class ConnectionStore:
         arguments = (operation, connection_id, *more)
         return await self._redis.call_script(self._documents, self._keys, arguments)
 
-    def _client_keys(self, connection_id: str) -> tuple[str, str, str]:
+    def _client_keys(self, connection_id: str) -> tuple[str, ...]:
         name = _checked(connection_id)
         base = self._base
         return (

@@ -435,11 +435,8 @@ class ConsumingContract:
         assert seen == {b"0", b"1", b"2"}
         await all_settled(peer, address)
 
-    @pytest.mark.parametrize("seed", [1, 2])
-    async def test_thousands_of_random_settlements_leave_nothing_unsettled(
-        self, peer: Peer, seed: int
-    ) -> None:
-        chance = random.Random(seed)
+    async def test_a_thousand_random_settlements_leave_nothing_unsettled(self, peer: Peer) -> None:
+        chance = random.Random(1)
         address = await peer.address("in")
         connection = peer.connection([address])
         payloads = [str(n).encode() for n in range(1000)]

@@ -254,7 +254,7 @@ async def test_a_gateway_that_is_killed_before_it_settles(
     await peer.close()
 
 
-async def test_thousands_of_random_outcomes_leave_nothing_unsettled(scene: Scene) -> None:
+async def test_a_thousand_random_outcomes_leave_nothing_unsettled(scene: Scene) -> None:
     chance = random.Random(6)
     (source,) = scene.document()["sources"]
     await scene.open(sources=[{**source, "consumerCount": 2, "replyTarget": None}])
@@ -280,7 +280,7 @@ async def test_thousands_of_random_outcomes_leave_nothing_unsettled(scene: Scene
         return modify(thing_id, f"/attributes/n{number}", f"{kind} {number}", headers)
 
     names = ["plain", "good", "bad", "later", "never", "garbage", "missing"]
-    kinds = chance.choices(names, [40, 20, 5, 5, 2, 5, 5], k=2000)
+    kinds = chance.choices(names, [40, 20, 5, 5, 2, 5, 5], k=1000)
     async with Subscriber.open(scene.gateway, label, ack=outcome):
         for number, kind in enumerate(kinds):
             await scene.send(message(kind, number))

@@ -315,7 +315,7 @@ async def test_a_gateway_that_is_killed_before_it_settles(
     await peer.close()
 
 
-async def test_thousands_of_random_outcomes_leave_nothing_unsettled(scene: Scene) -> None:
+async def test_a_thousand_random_outcomes_leave_nothing_unsettled(scene: Scene) -> None:
     chance = random.Random(6)
     await scene.open(
         sources=[{**scene.document()["sources"][0], "consumerCount": 2, "replyTarget": None}]
@@ -346,7 +346,7 @@ async def test_thousands_of_random_outcomes_leave_nothing_unsettled(scene: Scene
     kinds = chance.choices(
         ["plain", "good", "bad", "later", "never", "garbage", "missing", "condition"],
         [40, 20, 5, 5, 2, 5, 5, 5],
-        k=2000,
+        k=1000,
     )
     async with Subscriber.open(scene.gateway, label, ack=outcome):
         for number, kind in enumerate(kinds):

@@ -66,6 +66,18 @@ async def test_a_message_brings_its_topic_key_and_time(peer: KafkaPeer) -> None:
         one.settle(delivery)
 
 
+async def test_without_qos_a_message_is_consumed_at_least_once(peer: KafkaPeer) -> None:
+    topic = peer.make("in")
+    connection = peer.connection([topic])
+    unsaid = tuple(replace(one, qos=None) for one in connection.sources)
+    async with client(peer, replace(connection, sources=unsaid)) as one:
+        peer.produce(topic, b"x", {})
+        first = await one.next()
+        assert first.settles
+        one.settle(first, REDELIVER)
+        one.settle(await one.next())
+
+
 async def test_at_most_once_is_committed_before_it_is_given_out(peer: KafkaPeer) -> None:
     topic = peer.make("in")
     connection = _at_most_once(peer.connection([topic]))

@@ -212,6 +212,25 @@ async def test_every_worker_of_a_gateway_has_an_indexer(tmp_path: Path, own: Red
     assert found["indexers"] == 2
 
 
+async def test_the_metrics_tell_of_the_indexer(tmp_path: Path, own: RedisServer) -> None:
+    with running(one := gateway(tmp_path, own)):
+        async with http(one) as client, http(one, "devops") as operator:
+            assert await put(client, new_id(), 1, **ASKING) in INDEXED
+
+            async def figures() -> dict[str, float]:
+                lines = (await operator.get("/metrics")).text.splitlines()
+                found = [line.split() for line in lines if line.startswith("ackgate_search")]
+                return {name: float(figure) for name, figure in found}
+
+            found = await until(
+                figures, lambda figures: figures['ackgate_search_acks_total{worker="0"}'] == 1
+            )
+    assert found['ackgate_search_indexer_up{worker="0"}'] == 1
+    assert found['ackgate_search_shards{worker="0"}'] == DEFAULT_SHARDS
+    assert found['ackgate_search_lag_seconds{shard="0",worker="0"}'] == 0
+    assert found['ackgate_search_rebuilds_finished_total{worker="0"}'] == DEFAULT_SHARDS
+
+
 # --- what it holds after breaks
 
 

@@ -197,3 +197,39 @@ def own_store() -> Iterator[RedisServer]:
     """A store that the test may kill."""
     with redis_server() as server:
         yield server
+
+
+async def test_gateways_with_an_index_each(store: RedisServer, tmp_path: Path) -> None:
+    """What is in the index of another gateway is not found here."""
+    a, b = (
+        Gateway(
+            tmp_path,
+            redis_url=store.url,
+            prefix=tmp_path.name,
+            search_index=f"sqlite:{tmp_path / name}.sqlite",
+        )
+        for name in "ab"
+    )
+    with running(a, b):
+        async with http(a) as at_a, http(b) as at_b:
+            for number in range(1, 21):
+                for client in (at_a, at_b):
+                    name = new_id()
+                    body = {"attributes": {"n": number}}
+                    answer = await client.put(thing(name), json=body, params=ONLY)
+                    assert answer.status_code in (200, 204), answer.text
+                    assert await count(client, of(name, number)) == 1
+            pid = indexer_pid(b)
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                soon = {**ONLY, "timeout": "1s"}
+                name, other = new_id(), new_id()
+                body = {"attributes": {"n": 0}}
+                late = asyncio.create_task(at_b.put(thing(name), json=body, params=soon))
+                assert (await at_a.put(thing(other), json=body, params=ONLY)).status_code == 204
+                assert (await late).status_code == 408
+                assert await count(at_a, of(name, 0)) == 1, "it has long been there"
+                assert await count(at_b, of(name, 0)) == 0
+            finally:
+                os.kill(pid, signal.SIGCONT)

@@ -26,7 +26,7 @@ POLICY = "org.example:fuzzed-policy"
 """The policy that requests change."""
 ACCEPTED = "fuzzed-1"
 """Correlation-id of an accepted request."""
-USER = "ditto"
+USER, OPERATOR = "ditto", "devops"
 
 KNOWN: Json = {
     "path-thingId": [THING],
@@ -166,14 +166,14 @@ def deleted(beginning: str) -> list[str]:
     ]
 
 
-def run(gateway: Gateway, document: Json, place: Path, *options: str) -> Json:
+def run(gateway: Gateway, document: Json, place: Path, *options: str, user: str = USER) -> Json:
     """Let schemathesis test the gateway; its report. AssertionError with its output if it fails."""
     source, report = place / "openapi.json", place / "report.json"
     source.write_text(json.dumps(document))
     command = [
         sys.executable, "-m", "schemathesis.cli",
         f"--config-file={HERE / 'schemathesis.toml'}",
-        "run", str(source), f"--url={gateway.url}", f"--auth={USER}:{PASSWORDS[USER]}",
+        "run", str(source), f"--url={gateway.url}", f"--auth={user}:{PASSWORDS[user]}",
         "--report=json", f"--report-json-path={report}", "--warnings=off", *options,
     ]  # fmt: skip
     done = subprocess.run(
@@ -188,6 +188,35 @@ def run(gateway: Gateway, document: Json, place: Path, *options: str) -> Json:
     assert found["operations"]["tested"] == operations
     assert found["test_cases"]["generated"] > 3 * operations
     return found
+
+
+def operated(kept: str, deleted: str) -> Json:
+    """The part of the document that is for operators, about two connections by their ids."""
+    document = published()
+    document["components"]["parameters"]["path-connectionId"]["schema"] = one_of(kept)
+    for name in ("NewConnection", "ChangedConnection"):
+        document["components"]["schemas"][name]["properties"]["uri"] = one_of("tcp://127.0.0.1:1")
+    document["paths"] = {
+        path: item
+        for path, item in document["paths"].items()
+        if path.startswith("/api/2/connections")
+    }
+    for item in document["paths"].values():
+        for method, operation in item.items():
+            operation["parameters"] = [
+                {"name": "connectionId", "in": "path", "required": True, "schema": one_of(deleted)}
+                if method == "delete" and one["$ref"].endswith("path-connectionId")
+                else one
+                for one in operation.get("parameters", ())
+                # It answers 504 where nobody is.
+                if not one["$ref"].endswith("query-dry-run")
+            ]
+    return document
+
+
+def one_of(text: str) -> Json:
+    """The schema of one text."""
+    return {"type": "string", "enum": [text], "example": text}
 
 
 def prepare(gateway: Gateway) -> None:
@@ -264,3 +293,28 @@ def test_requests_that_come_further(fuzzed: Gateway, tmp_path: Path) -> None:
         found = run(fuzzed, again, tmp_path, "--mode=positive", "--max-examples=50")
         never = never_accepted(found)
     assert not never, "all routes have answered some request with 2xx"
+
+
+@pytest.mark.slow
+def test_connections_by_an_operator(fuzzed: Gateway, tmp_path: Path) -> None:
+    example = {
+        "connectionType": "mqtt",
+        "connectionStatus": "closed",
+        "uri": "tcp://127.0.0.1:1",
+        "sources": [{"addresses": ["in"], "authorizationContext": ["nginx:ditto"]}],
+    }
+    auth = (OPERATOR, PASSWORDS[OPERATOR])
+    with httpx.Client(base_url=fuzzed.url, auth=auth, trust_env=False) as client:
+        made = [client.post("/api/2/connections", json=example) for _ in range(2)]
+        assert [answer.status_code for answer in made] == [201, 201]
+        kept, deleted = (answer.json()["id"] for answer in made)
+        found = run(fuzzed, operated(kept, deleted), tmp_path, "--max-examples=5", user=OPERATOR)
+        documents = client.get("/api/2/connections").json()
+        for one in documents:
+            assert client.delete(f"/api/2/connections/{one['id']}").status_code == 204
+    accepted = {
+        name
+        for name, phases in found["valid_rates"].items()
+        if any(phase["accepted"] for phase in phases.values())
+    }
+    assert {name.partition(" ")[0] for name in accepted} >= {"GET", "DELETE"}

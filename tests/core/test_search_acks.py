@@ -12,6 +12,7 @@ from acks.search_acks import (
     Indexing,
     ack_of,
     asked_by,
+    concerns,
     indexing_of,
     notice_of,
     search_ack,
@@ -76,3 +77,13 @@ def test_a_notice_is_no_ack_that_anybody_else_could_give() -> None:
 def test_a_notice_with_a_status_that_we_never_send() -> None:
     with pytest.raises(ValueError, match="202"):
         ack_of(notice_of(ASKED, Indexing.WRITTEN)._replace(status=202))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected"),
+    [("a", "a", True), ("a", "b", False), ("", "b", True), ("a", "", True), ("", "", True)],
+)
+def test_a_notice_is_of_one_index(theirs: str, ours: str, expected: bool) -> None:
+    notice = notice_of(ASKED, Indexing.WRITTEN, theirs)
+    assert concerns(notice, ours) is expected
+    assert ack_of(notice) == search_ack("ns:n", "c", Indexing.WRITTEN), "nobody is told its name"

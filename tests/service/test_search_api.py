@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -70,6 +71,33 @@ async def test_fields_are_selected_as_of_one_thing(client: httpx.AsyncClient) ->
     for fields in ("thingId,_revision", "attributes(n)", "_policy,_modified", "features"):
         found = await search(client, namespaces=space, fields=fields)
         assert found["items"] == [(await client.get(thing(name), params={"fields": fields})).json()]
+
+
+async def test_things_without_ids_are_all_that_may_be_read(
+    gateway: Gateway, client: httpx.AsyncClient
+) -> None:
+    space = new_namespace()
+    names = await put_all(client, space, {f"t{n:03}": {} for n in range(201)})
+    first = await client.get("/api/2/things", params={"fields": "thingId"})
+    assert first.status_code == 200, first.text
+    seen = [one["thingId"] for one in first.json()]
+    assert len(seen) == 200
+    assert seen == sorted(seen)
+    link = first.links["next"]["url"]
+    while link:
+        page = (await client.get(link)).json()
+        assert all(list(one) == ["thingId"] for one in page["items"])
+        seen += [one["thingId"] for one in page["items"]]
+        cursor = page.get("cursor")
+        params = {"option": f"size(200),cursor({cursor})", "fields": "thingId"}
+        link = f"{SEARCH}?{urlencode(params)}" if cursor else ""
+    assert [name for name in seen if name.startswith(space)] == names
+    async with http(gateway, "user2") as other:
+        theirs = await put(other, f"{new_namespace()}:a")
+        found = (await other.get("/api/2/things")).json()
+        assert theirs in [one["thingId"] for one in found]
+        assert not [one for one in found if one["thingId"] in names]
+        assert "link" not in (await other.get("/api/2/things")).headers
 
 
 async def test_several_namespaces(client: httpx.AsyncClient) -> None:

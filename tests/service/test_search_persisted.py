@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,14 @@ def gateway(
 
 
 @pytest.fixture
-async def client(gateway: Gateway) -> Any:
+async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a gateway whose index is built: a rebuild may be faster than a change's entry."""
+    async with http(gateway, "devops") as operator:
+
+        async def is_complete() -> bool:
+            return bool((await operator.get("/devops/search")).json()["state"] == "complete")
+
+        await eventually(is_complete)
     async with http(gateway) as client:
         yield client
 
@@ -221,7 +228,7 @@ async def test_thousands_of_acks_and_each_is_true(
         await eventually(is_there)
 
 
-async def eventually(condition: Any) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Ask again and again until it is so."""
     async with asyncio.timeout(20):
         while not await condition():  # noqa: ASYNC110 - nobody here would set an event

@@ -46,8 +46,8 @@ async def test_a_search_has_its_time(store: RedisServer, place: Path) -> None:
     with running(gateway):
         async with http(gateway) as client:
             for number in range(20):
-                body = {"attributes": {"text": "a" * 90_000}}
-                await put(client, f"{slow['namespaces']}:t{number}", body)
+                long = {"attributes": {"text": "a" * 90_000}}
+                await put(client, f"{slow['namespaces']}:t{number}", long)
             for path in (SEARCH, COUNT):
                 answers: list[httpx.Response] = [
                     await client.get(path, params={**slow, "timeout": "1ms"}),

@@ -367,6 +367,16 @@ async def test_another_shard_does_not_bring_an_old_policy_back(
     assert await class_of(database, "t:p") != known
 
 
+async def test_of_one_policy_twice_in_a_batch_the_last_counts(
+    database: Database, writer: IndexWriter
+) -> None:
+    dead = PolicyChange("t:p", None, own=True)
+    await writer.apply(0, 1, None, [], [grants("t:p", "s:x"), dead])
+    assert await class_of(database, "t:p") is None
+    await writer.apply(0, 1, None, [], [dead, grants("t:p", "s:x")])
+    assert await class_of(database, "t:p") is not None
+
+
 @pytest.mark.parametrize(
     "text", [b"{", b"[]", b"null", b'{"entries":{"A":1}}', b'{"_revision":"x"}']
 )

@@ -288,6 +288,19 @@ async def test_things_that_are_gone_are_removed_by_a_rebuild(scene: Scene) -> No
         await scene.until(lambda found: found == {"a:stays": 1})
 
 
+async def test_more_than_fits_is_read_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.search.batches.MAX_PENDING", 2)
+    names = [f"a:x{n}" for n in range(30)]
+    async with scene.indexer() as indexer:
+        await built(indexer)
+        scene.database.broken = True
+        for name in names:
+            await scene.change(name, 1)
+        await wait_for(lambda: scene.database.refused >= QUICK)
+        scene.database.broken = False
+        await scene.until(lambda found: len(found) == len(names))
+
+
 async def test_entries_that_cannot_be_read_are_skipped(scene: Scene) -> None:
     async with scene.indexer() as indexer:
         await built(indexer)
