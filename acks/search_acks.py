@@ -59,12 +59,17 @@ def asked_by(meta: Mapping[str, Any]) -> Asked | None:
     return Asked(meta["id"], meta["r"], meta["c"], meta["o"], meta["d"], token)
 
 
-def indexing_of(asked: Asked, result: Indexing, before: int = 0) -> Indexing:
+def indexing_of(
+    asked: Asked, result: Indexing, before: int = 0, after: int | None = None
+) -> Indexing:
     """What became of one change, from what became of its thing (``result``).
 
-    ``before`` is the revision of the thing that was in the index before it was written, 0 for none.
-    The index takes the newest state, so a change may have been in it before its entry was read.
+    ``before`` is the revision of the thing that was in the index before it was written, 0 for none;
+    ``after`` the one that is in it now, None for none. The index takes the newest state, so a
+    change may have been in it before its entry was read; or never, if the store has lost it.
     """
+    if after is not None and after < asked.revision:
+        return Indexing.FAILED
     if result is Indexing.WRITTEN and asked.revision <= before:
         return Indexing.UNCHANGED
     return result
@@ -93,9 +98,14 @@ def notice_of(asked: Asked, indexing: Indexing, index: str = "") -> Acknowledgem
     )
 
 
-def concerns(notice: Acknowledgement, index: str) -> bool:
-    """Whether a notice is of the index that is searched here, so far as both have names."""
-    return notice.headers.get("index", index) == index or not index
+def concerns(notice: Acknowledgement, index: str | None) -> bool:
+    """Whether a notice is of the index that is searched here.
+
+    ``index`` is its name, "" if none is searched, None if the name is not known yet: then notices
+    of indexes with a name are not for us, lest the one be acknowledged and the other searched.
+    """
+    named = notice.headers.get("index")
+    return named is None or index == "" or named == index
 
 
 def ack_of(notice: Acknowledgement) -> Acknowledgement:

@@ -69,7 +69,7 @@ class Gateway:
         self.counters = Counters()
         self.draining = False
         self.outcomes: Outcomes | None = None
-        self.index: Callable[[], str] = str  # the name of the index that is searched here
+        self.index: Callable[[], str | None] = str  # the index that is searched here, by its name
         self.on_relayed: Callable[[Acknowledgement], None] = self._stray  # for a connection here
         self._max_pending = max_pending
         self._max_sessions = max_sessions

@@ -187,6 +187,7 @@ class Node:
             timeout=settings.search_timeout,
         )
         self._reader = IndexReader(self._index.opened)
+        gateway.index = lambda: self._index.name
         self._search = Search(self._reader, gateway, int(settings.search_timeout * 1000))
         policies = PolicyCommands(self._policies, rules, settings.max_headers_chars)
         self._desk = Desk(gateway, policies, rules, settings.max_headers_chars, search=self._search)

@@ -139,7 +139,7 @@ CONNECTIONS: Json = {
     "Connection": {
         "type": "object",
         "properties": {"id": {"type": "string"}, **_NEEDED, **_FREE},
-        "required": ["id", *_NEEDED, "connectionStatus", "sources", "targets"],
+        "description": "All of it, unless `fields` selects less.",
     },
     "ChangedConnection": _fields(_NEEDED, {"id": _TEXT, **_FREE}),
     "ConnectionSource": _fields(

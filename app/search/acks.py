@@ -42,7 +42,8 @@ return take(KEYS[1], ARGV[1], ARGV[2])
 class SearchAcks:
     """Sends the acks of one indexer, named ``node``. ``link`` is the setting of that name.
 
-    ``index`` is the name of its index: gateways that search another one wait for theirs.
+    ``index`` is the name of its index: gateways that search another one wait for theirs. It may be
+    set later, before the first ack.
 
     ``redis`` is somebody else's to start and close. ``issued`` counts acks by what became of the
     change, ``lost`` those that the store would not take.
@@ -64,7 +65,7 @@ class SearchAcks:
         self._redis = redis
         self._prefix = prefix
         self._shards = shards
-        self._index = index
+        self.index = index
         self._links = Links(redis, prefix=prefix, node=node, listen=link, calls_only=True)
         self._bus = AckBus(
             redis, address, self._links, prefix=prefix, node=node, on_ack=lambda _: None
@@ -95,7 +96,7 @@ class SearchAcks:
             if asked.origin == ASYNC:
                 self._offer(asked, indexing, OFFERS)
             else:
-                self._bus.send(asked.origin, notice_of(asked, indexing, self._index))
+                self._bus.send(asked.origin, notice_of(asked, indexing, self.index))
 
     def _offer(self, asked: Asked, indexing: Indexing, offers: int) -> None:
         """Add an ack to the record of its request; again if the store cannot be asked."""

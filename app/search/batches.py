@@ -12,6 +12,7 @@ from acks.journal import EVENT, POLICY
 from acks.search_acks import Asked, asked_by
 from app.store.redis_client import Reply
 
+_LAST = 2**64 - 1
 MAX_PENDING = 5_000
 """Things of a shard that may wait; what they are is read when it is their turn."""
 MAX_THINGS = 200
@@ -153,4 +154,10 @@ class Pending:
 def before(position: bytes) -> bytes:
     """The last possible id of an entry before the one at ``position``."""
     ms, number = read_position(position)
-    return entry_id((ms, number - 1) if number else (ms - 1, 2**64 - 1)).encode()
+    return entry_id((ms, number - 1) if number else (ms - 1, _LAST)).encode()
+
+
+def after(position: bytes) -> bytes:
+    """The first possible id of an entry after ``position``."""
+    ms, number = read_position(position)
+    return entry_id((ms, number + 1) if number < _LAST else (ms + 1, 0)).encode()

@@ -80,14 +80,16 @@ async def _work(orders: Orders) -> None:
     name = f"ackgate-index-{orders.indexer}"
     redis = Redis(address, name=name, reply_timeout=orders.store_timeout)
     reader = Reader(redis, address, name=f"{name}-journal")
-    acks = SearchAcks(
-        redis, address,
-        prefix=orders.prefix, shards=orders.shards, node=orders.indexer, link=orders.link,
-    )  # fmt: skip
+    acks: SearchAcks | None = None
     database: Database | None = None
     try:
         await _connected(redis, reader, orders)
-        database, leases = await _opened(redis, orders)
+        database, leases, index = await _opened(redis, orders)
+        acks = SearchAcks(
+            redis, address,
+            prefix=orders.prefix, shards=orders.shards, node=orders.indexer, link=orders.link,
+            index=index,
+        )  # fmt: skip
         await acks.start()
         means = Means(
             redis, database, IndexWriter(database), acks, orders.prefix, orders.shards,
@@ -95,7 +97,8 @@ async def _work(orders: Orders) -> None:
         )  # fmt: skip
         await _index(Indexer(means, leases, reader))
     finally:
-        await acks.close()
+        if acks is not None:
+            await acks.close()
         await reader.close()
         if database is not None:
             await database.close()
@@ -128,8 +131,8 @@ async def _connected(redis: Redis, reader: Reader, orders: Orders) -> None:
             log.warning("search.store_unavailable", error=str(problem))
 
 
-async def _opened(redis: Redis, orders: Orders) -> tuple[Database, Leases]:
-    """Open the index; again and again if it cannot be opened for now."""
+async def _opened(redis: Redis, orders: Orders) -> tuple[Database, Leases, str]:
+    """Open the index, again and again if that is not possible for now; its leases and its name."""
     pause, said = FIRST_PAUSE, ""
     while True:
         database: Database | None = None
@@ -139,7 +142,7 @@ async def _opened(redis: Redis, orders: Orders) -> tuple[Database, Leases]:
                 orders.database, Path(orders.data_dir), readers=1, timeout=orders.index_timeout
             )
             leases = Leases(database, orders.indexer, orders.shards)
-            await leases.prepare(store)
+            index = await leases.prepare(store)
         except PROBLEMS as problem:
             if str(problem) != said:
                 log.error("search.index_unavailable", error=str(problem))
@@ -151,7 +154,7 @@ async def _opened(redis: Redis, orders: Orders) -> tuple[Database, Leases]:
             raise
         else:
             log.info("search.index_opened", dialect=database.dialect.name)
-            return database, leases
+            return database, leases, index
         if database is not None:
             await database.close()
         await asyncio.sleep(pause)

@@ -40,13 +40,22 @@ class Compiler:
         self._x = Terms.of("x", self.hints)
         self._y = Terms.of("y", self.hints)
 
-    def condition(self, predicate: Predicate) -> Sql:
-        """Whether the thing of a row fits. Raises ``rql.expression.invalid`` for a long pattern."""
-        if isinstance(predicate, Logic):
-            parts = [self.condition(child) for child in predicate.children]
-            if predicate.operator == "and":
-                return all_of(parts)
-            return any_of(parts) if predicate.operator == "or" else none_of(parts[0])
+    def condition(self, predicate: Predicate, opposite: bool = False) -> Sql:
+        """Whether the thing of a row fits, or does not. Nothing in it is ever NULL.
+
+        Raises ``rql.expression.invalid`` for a long pattern.
+        """
+        if not isinstance(predicate, Logic):
+            fits = self._leaf(predicate)
+            return none_of(fits) if opposite else fits
+        if predicate.operator == "not":
+            return self.condition(predicate.children[0], not opposite)
+        # SQLite's parser forgets the end of what lies deepest only if it comes first.
+        children = sorted(predicate.children, key=_depth, reverse=True)
+        parts = [self.condition(child, opposite) for child in children]
+        return all_of(parts) if (predicate.operator == "and") != opposite else any_of(parts)
+
+    def _leaf(self, predicate: Comparison | Presence) -> Sql:
         name = predicate.property.removeprefix("/")
         if is_placeholder(name):
             return TRUE if matches(predicate, _NO_THING, self._now) else FALSE
@@ -191,6 +200,12 @@ def _decision(mark: Path, reads: bool) -> Sql:
         f" THEN {'TRUE' if reads else 'FALSE'}",
         (at, f"{at}/", f"{at}0"),
     )
+
+
+def _depth(predicate: Predicate) -> int:
+    if not isinstance(predicate, Logic):
+        return 0
+    return 1 + max(map(_depth, predicate.children))
 
 
 def simplified(predicate: Predicate) -> Predicate:

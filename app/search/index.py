@@ -12,7 +12,10 @@ from app.store.sql.database import Database, IndexOff, IndexUnavailable, open_in
 
 
 class GatewayIndex:
-    """Opened once, by whoever needs it first. ``store`` names the data it has to be made from."""
+    """Opened once, by whoever needs it first. ``store`` names the data it has to be made from.
+
+    ``name`` is the index's own: "" if there is none, None until it is open.
+    """
 
     def __init__(
         self,
@@ -22,6 +25,7 @@ class GatewayIndex:
         *,
         timeout: float,
     ) -> None:
+        self.name: str | None = "" if index == "off" else None
         self._index = index
         self._data_dir = data_dir
         self._store = store
@@ -37,7 +41,7 @@ class GatewayIndex:
         """
         database = await self.unchecked()
         if not self._checked:
-            await check_store(database, await self.store())
+            self.name = await check_store(database, await self.store())
             self._checked = True
         return database
 

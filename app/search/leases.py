@@ -52,6 +52,7 @@ class Leases:
         self._shards = shards
         self._now = database.dialect.now_ms
         self._ttl = int(LEASE_S * 1000)
+        self._store = ""
 
     async def prepare(self, store: str) -> str:
         """Make the rows, and make sure that the index is that of the data called ``store``.
@@ -60,19 +61,18 @@ class Leases:
 
         Raises IndexUnavailable if it is of other data, and what the database raises.
         """
+        self._store = store
         shards = [(shard,) for shard in range(self._shards)]
         row = "INSERT INTO shard (shard) VALUES (?) ON CONFLICT DO NOTHING"
-        fact = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        await self._database.write(
-            [
-                Write(row, shards, many=True),
-                Write(fact, [("store", store), ("index", uuid4().hex)], many=True),
-            ]
-        )
+        await self._database.write([Write(row, shards, many=True)])
         return await check_store(self._database, store)
 
     async def renew(self, held: Sequence[int]) -> View:
-        """Say that we are alive, make the leases of ``held`` longer, and look at all leases."""
+        """Say that we are alive, make the leases of ``held`` longer, and look at all leases.
+
+        Raises IndexUnavailable if the index has become that of other data.
+        """
+        await check_store(self._database, self._store)
         now = self._now
         await self._database.write(
             [
@@ -131,19 +131,27 @@ class Leases:
 
 
 async def check_store(database: Database, store: str) -> str:
-    """Make sure that an index is that of the data called ``store``, or of none yet.
+    """Make sure that an index is that of the data called ``store``, from now on if it is new.
 
-    Returns the name of the index, '' if it has none yet. Raises IndexUnavailable, and what the
-    database raises.
+    Returns the name of the index. Raises IndexUnavailable, and what the database raises.
     """
-    rows = await database.read("SELECT key, value FROM meta WHERE key IN ('store', 'index')")
-    facts: dict[str, str] = {key: value for key, value in rows}  # noqa: C416 - for its types
-    if facts.get("store", store) != store:
+    facts = await _facts(database)
+    if not {"store", "index"} <= facts.keys():
+        fact = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
+        rows = [("store", store), ("index", uuid4().hex)]
+        await database.write([Write(fact, rows, many=True)])
+        facts = await _facts(database)
+    if facts["store"] != store:
         raise IndexUnavailable(
             "the search index was made from other data: let search_index name another one, or make "
             "this one anew by `ackgate search rebuild`"
         )
-    return facts.get("index", "")
+    return facts["index"]
+
+
+async def _facts(database: Database) -> dict[str, str]:
+    rows = await database.read("SELECT key, value FROM meta WHERE key IN ('store', 'index')")
+    return {key: value for key, value in rows}  # noqa: C416 - for its types
 
 
 async def want_rebuild(database: Database, store: str, shards: int) -> None:
@@ -153,10 +161,12 @@ async def want_rebuild(database: Database, store: str, shards: int) -> None:
         "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
     )
     rows = "INSERT INTO shard (shard) VALUES (?) ON CONFLICT DO NOTHING"
-    await database.write(
-        [
-            Write(name, (store,)),
-            Write(rows, [(shard,) for shard in range(shards)], many=True),
-            Write(f"UPDATE shard SET rebuild_wanted = {database.dialect.now_ms}"),
-        ]
-    )
+    statements = [
+        Write(name, (store,)),
+        Write(rows, [(shard,) for shard in range(shards)], many=True),
+        Write(f"UPDATE shard SET rebuild_wanted = {database.dialect.now_ms}"),
+    ]
+    if (await _facts(database)).get("store", store) != store:
+        # Who indexes the other data must write nothing more.
+        statements.append(Write("UPDATE shard SET fence = fence + 1, owner = '', lease_until = 0"))
+    await database.write(statements)

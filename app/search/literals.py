@@ -16,8 +16,8 @@ from app.search.hints import Hints
 from app.search.sql import FALSE, TRUE, Sql, all_of, listed, none_of
 from app.store.sql.dialect import Dialect
 
-MAX_PATTERN = 4096
-"""Characters of the pattern of ``like``; SQLite takes 50,000 bytes."""
+MAX_PATTERN = 512
+"""Characters of the pattern of ``like``: at each place of a text, so many may be compared."""
 ORDERS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _FEW = 20
 _LAST = "\U0010ffff"

@@ -8,6 +8,7 @@ JSON every second. Its log goes where the gateway's goes.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -99,9 +100,9 @@ class IndexerProcess:
             born = loop.time()
             try:
                 status = await self._run()
-            except OSError as problem:
+            except Exception:
                 status, delay = -1, LAST_DELAY
-                log.warning("search.indexer_not_started", error=str(problem))
+                log.exception("search.indexer_not_kept")
             if loop.time() - born > STEADY:
                 delay = FIRST_DELAY
             self.restarts += 1
@@ -112,10 +113,11 @@ class IndexerProcess:
     async def _run(self) -> int:
         """One life of the child; its exit status. Raises OSError if it cannot be started."""
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", MODULE,
+            sys.executable, "-P", "-m", MODULE,
             stdin=PIPE,
             stdout=PIPE,
             limit=_MAX_LINE,
+            env=_environment(),
             start_new_session=True,  # Ctrl-C is for the gateway, which drains first
         )  # fmt: skip
         self._child = child
@@ -135,6 +137,11 @@ class IndexerProcess:
             self._said = orjson.loads(line)
         except ValueError:
             log.warning("search.indexer_unreadable", line=line[:200].decode("utf-8", "replace"))
+
+
+def _environment() -> dict[str, str]:
+    """Have the child import what we have imported, and not what lies in the working directory."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 async def _end(child: Process) -> None:

@@ -111,9 +111,11 @@ class Reader:
         except StoreError:
             self._client = None  # a restricted user: then a new shard waits for the next read
         for shard in list(self._shards.values()):
+            position = shard.pending.position
+            if await shard.complete_after(position):
+                continue
             end = await last_entry(self._redis, shard.key)
-            if read_position(shard.pending.position) > read_position(end):
-                shard.went_back(end)
+            shard.went_back(min(position, end, key=read_position))
         self._connection = connection
 
     async def _read(self, shards: list[Shard], block_ms: int) -> None:

@@ -86,8 +86,8 @@ class Rebuild:
             if not count:
                 break
             await asyncio.sleep(0)
-        if means.rebuilds == 1:  # the last one sweeps for all
-            await means.writer.sweep()
+        if means.rebuilds == 1:  # the last one does it for all
+            await means.writer.analyze()
         return removed
 
     async def _begin(self) -> int:

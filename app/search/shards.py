@@ -13,7 +13,7 @@ from acks.bookmark import read_position
 from acks.journal import journal_key
 from acks.search_acks import Asked, Indexing, indexing_of
 from app.search.acks import SearchAcks
-from app.search.batches import Batch, Entry, Pending, before, read_entry
+from app.search.batches import Batch, Entry, Pending, after, before, read_entry
 from app.search.reads import entries_of, last_entry
 from app.search.source import Source
 from app.store.instant import now_ms
@@ -181,7 +181,9 @@ class Shard:
             self.pending.fill(batch)
         self._busy = None
         self.bookmark = batch.position
-        self._acknowledge(batch.asked, results)
+        self.means.acks.issue(
+            (asked, _outcome(asked, results.get(asked.thing_id))) for asked in batch.asked
+        )
 
     async def _attempt(self, batch: Batch, attempt: int) -> dict[str, Result] | None:
         """Write a batch; None if that is not possible for now."""
@@ -198,12 +200,6 @@ class Shard:
         """Tell those who wait that it could not be written; it is tried again for the others."""
         self.means.acks.issue((asked, Indexing.FAILED) for asked in batch.asked)
         batch.asked.clear()
-
-    def _acknowledge(self, waiting: Sequence[Asked], results: dict[str, Result]) -> None:
-        """Tell those who wait what became of their changes, after the commit."""
-        self.means.acks.issue(
-            (asked, _outcome(asked, results.get(asked.thing_id))) for asked in waiting
-        )
 
     async def write(self, batch: Batch, *, rebuilding: bool = False) -> dict[str, Result]:
         """Bring what a batch names to where it is in the store now; what became of the things.
@@ -265,32 +261,37 @@ class Shard:
         Raises :data:`PROBLEMS`.
         """
         end = await last_entry(self.means.redis, self.key)
-        if self.bookmark and read_position(self.bookmark) <= read_position(end):
-            if await self.complete_after(self.bookmark):
-                # The owner before us may have died between a commit and its acks.
-                for entry in await self._waiting(self.bookmark):
-                    self._acknowledge_again(entry)
-                self.pending = Pending(self.bookmark)
-                return
-            log.warning("search.journal_trimmed", shard=self.number)
-        elif self.bookmark:
-            log.warning("search.journal_went_back", shard=self.number, end=end.decode())
-        self.distrust()
+        start = self.bookmark
+        if not self.bookmark:
+            self.distrust()
+            start = end
+        elif not await self.complete_after(self.bookmark):
+            log.warning("search.journal_incomplete", shard=self.number, end=end.decode())
+            self.distrust()
+            start = min(self.bookmark, end, key=read_position)
+        # Who still waits is told after a commit of ours: the owner before us may have died between
+        # its commit and its acks, and without a bookmark to trust nothing was committed at all.
         waiting = await self._waiting(end)
-        self.bookmark = before(waiting[0].position) if waiting else end
-        self.pending = Pending(self.bookmark)
+        if waiting:
+            start = min(start, before(waiting[0].position), key=read_position)
+        self.bookmark = start
+        self.pending = Pending(start)
 
     async def complete_after(self, position: bytes) -> bool:
         """Whether all entries after ``position`` are surely there; to be asked after reading them.
 
-        The oldest are trimmed first, so none is missing while one is there that is not later.
+        ``position`` is that of an entry, or just before one. The oldest are trimmed first, so none
+        later is missing if that one is there. If it is not, entries were trimmed, or the store has
+        lost its newest ones and has written others since.
         """
-        if await self.means.redis.call("XREVRANGE", self.key, position, "-", "COUNT", 1):
+        if await self.means.redis.call("XRANGE", self.key, position, after(position), "COUNT", 1):
             return True
+        if position != b"0-0":
+            return False
         try:
             facts = await self.means.redis.call("XINFO", "STREAM", self.key)
         except StoreError:
-            return position == b"0-0"  # there is no such stream: it has never been written, or lost
+            return True  # there is no such stream: nothing has ever been written to it
         assert isinstance(facts, list)
         named = dict(zip(facts[::2], facts[1::2], strict=True))
         return named.get(b"entries-added") == named[b"length"]
@@ -309,10 +310,6 @@ class Shard:
                 waiting.append(entry)
         return waiting[::-1]
 
-    def _acknowledge_again(self, entry: Entry) -> None:
-        assert entry.asked is not None
-        self.means.acks.issue([(entry.asked, Indexing.UNCHANGED)])
-
     async def close(self) -> None:
         """Store how far it is, if that has not been done. Raises what a write raises."""
         position = self.pending.position
@@ -323,4 +320,4 @@ class Shard:
 def _outcome(asked: Asked, result: Result | None) -> Indexing:
     if result is None:
         return Indexing.FAILED
-    return indexing_of(asked, _INDEXING[result.status], result.before or 0)
+    return indexing_of(asked, _INDEXING[result.status], result.before or 0, result.after)

@@ -50,9 +50,9 @@ class Source:
         changes = [
             Change(name, text, force=True) for name, text in zip(batch.things, found, strict=True)
         ]
-        # Who waits for a change may search with rights that were granted a moment ago.
-        waiting = {asked.thing_id for asked in batch.asked}
-        named = {policy_named(change) for change in changes if change.thing_id in waiting}
+        # What a thing says now must not be found by rights that have been taken away before, nor
+        # be hidden by those that were granted: its policy is that of now, whoever indexes it.
+        named = {policy_named(change) for change in changes}
         named.update(batch.policies, batch.made, await self._writer.unknown_policies(changes))
         return Found(changes, await self._policies(named - {""}, batch))
 

@@ -7,7 +7,16 @@ from typing import Any, NamedTuple, TypeGuard
 
 from acks.rql import Comparison, Predicate, Presence
 from acks.search_options import SortKey
-from acks.search_terms import ARRAY, EMPTY_ARRAY, EMPTY_OBJECT, NULL, NUMBER, OBJECT, TEXT
+from acks.search_terms import (
+    ARRAY,
+    EMPTY_ARRAY,
+    EMPTY_OBJECT,
+    NULL,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    storable,
+)
 from app.search.compile import Compiler, simplified
 from app.search.covers import Start, conjuncts, having, of_classes, of_namespaces, starts
 from app.search.literals import Terms, text_among
@@ -72,7 +81,7 @@ class Statements:
         self._sort = sort
         self._conditions = list(conjuncts(predicate and simplified(predicate)))
         self._fits = [compiler.condition(each) for each in self._conditions]
-        self._namespaces = sorted(namespaces)
+        self._namespaces = sorted(map(storable, namespaces))
         self.levels = tuple(levels(compiler, sort))
         self._hints = compiler.hints
 

@@ -144,7 +144,6 @@ class Classes:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: OrderedDict[tuple[str, ...], dict[int, Rules]] = OrderedDict()
-        self._size = 0
 
     async def sight(
         self, subjects: tuple[str, ...], classes: Iterable[int], now_ms: int, timeout: float
@@ -155,12 +154,18 @@ class Classes:
         """
         numbers = sorted(set(classes))
         known = self._of(subjects)
-        unknown = [number for number in numbers if number not in known]
+        mine = {number: known[number] for number in numbers if number in known}
+        unknown = [number for number in numbers if number not in mine]
         for start in range(0, len(unknown), _BATCH):
-            await self._learn(known, subjects, unknown[start : start + _BATCH], timeout)
+            learned = await self._learn(subjects, unknown[start : start + _BATCH], timeout)
+            mine |= learned
+            known |= learned
+        if len(known) > 2 * len(numbers) + _BATCH:
+            for number in known.keys() - set(numbers):  # of policies that have changed since
+                del known[number]
         grouped: dict[Rules, list[int]] = {}
         for number in numbers:
-            grouped.setdefault(known.get(number, frozenset()), []).append(number)
+            grouped.setdefault(mine.get(number, frozenset()), []).append(number)
         current: dict[Rules, list[int]] = {}
         for rules, members in grouped.items():
             current.setdefault(_current(rules, now_ms), []).extend(members)
@@ -171,23 +176,25 @@ class Classes:
         if known is not None:
             self._known.move_to_end(subjects)
             return known
-        while self._known and (len(self._known) >= _REQUESTERS or self._size >= _REMEMBERED):
-            self._size -= len(self._known.popitem(last=False)[1])
+        while self._known and (
+            len(self._known) >= _REQUESTERS or sum(map(len, self._known.values())) >= _REMEMBERED
+        ):
+            self._known.popitem(last=False)
         known = self._known[subjects] = {}
         return known
 
     async def _learn(
-        self, known: dict[int, Rules], subjects: tuple[str, ...], numbers: list[int], timeout: float
-    ) -> None:
+        self, subjects: tuple[str, ...], numbers: list[int], timeout: float
+    ) -> dict[int, Rules]:
         condition = among(self._database.dialect, "num", numbers)
         found = await self._database.read(
             f"SELECT num, rules FROM class WHERE {condition.text}", condition.params, timeout
         )
-        for number, text in found:
-            if number not in known:
-                known[number] = _interned(rules_for(subjects, orjson.loads(text)))
-                self._size += 1
-        await asyncio.sleep(0)
+        learned = {
+            number: _interned(rules_for(subjects, orjson.loads(text))) for number, text in found
+        }
+        await asyncio.sleep(0)  # others have their turn
+        return learned
 
 
 def rules_for(subjects: tuple[str, ...], document: dict[str, Any]) -> Rules:

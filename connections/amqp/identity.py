@@ -1,8 +1,9 @@
 """Which message of AMQP 0.9.1 is which, when it comes again: the broker has no name for them.
 
-A sender may have given a message id. Without one a message is known by a digest of what it says.
-Messages that say the same are told apart by a number, so that the failures of one are not counted
-against the other: they may go on to lose a message that has hardly been tried.
+A sender may have given a message id, but others may use the same one: a message is known by a
+digest of what it says, and its id. Messages without an id that say the same are told apart by a
+number, so that the failures of one are not counted against the other: they may go on to lose a
+message that has hardly been tried.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Identities:
 
     def of(self, address: str, message: DeliveredMessage) -> str:
         """The name of a message that has just come from the queue ``address``."""
+        digest = f"{address} {_digest(message)}"
         given = message.header.properties.message_id
         if given:
-            return f"{address} {given}"
-        digest = f"{address} {_digest(message)}"
+            return f"{digest} {given}"
         if not _came_before(message):
             self._next += 1
             return f"{digest} {self._generation}.{self._next}"

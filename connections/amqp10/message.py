@@ -121,15 +121,14 @@ def headers_of(message: Any) -> dict[str, str]:
 def identity(address: str, message: Any) -> str:
     """A name for a message that is the same when it comes again.
 
-    Its message-id if the sender gave one, else a digest of what the sender made.
+    A digest of what the sender made, and its message-id: others may use the same one.
     """
-    if message.id is not None:
-        return f"{address} {_text(message.id)}"
     own = sorted((str(name), _text(value)) for name, value in (message.properties or {}).items())
     facts = (_text(message.correlation_id), message.creation_time, message.subject, own)
     digest = hashlib.blake2b(repr(facts).encode("utf-8", "replace"), digest_size=16)
     digest.update(payload_of(message))
-    return f"{address} {digest.hexdigest()}"
+    given = "" if message.id is None else f" {_text(message.id)}"
+    return f"{address} {digest.hexdigest()}{given}"
 
 
 def redeliveries(message: Any) -> int | None:

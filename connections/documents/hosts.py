@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 
 from connections.documents.reading import wrong
 from connections.model import Connection, Uri
+
+_TRANSLATED = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16")))
+"""IPv6 with an IPv4 address in it, whatever that is: NAT64 (RFC 6052, 8215), 6to4 (RFC 3056)."""
 
 
 def check_host(
@@ -21,18 +23,17 @@ def check_host(
     """
     if not blocked:
         return
-    inside = any(
-        one.is_loopback or one.is_private or one.is_multicast or one.is_unspecified
-        or one.is_link_local
-        for one in addresses
-    )  # fmt: skip
+    inside = any(_is_inside(one) for one in addresses)
     named = any(uri.host.lower() == entry.lower() or _is_in(entry, addresses) for entry in blocked)
     if inside or named:
         raise wrong(f"The host '{uri.host}' is blocked: no connection may lead there.")
 
 
 def destinations(connection: Connection) -> Iterator[Uri]:
-    """Where a connection leads: its broker, others of ``specificConfig``, who gives tokens."""
+    """Where a connection leads: its broker, others of ``specificConfig``, who gives tokens.
+
+    Raises ``connectivity:connection.configuration.invalid`` for what is no URL.
+    """
     yield connection.uri
     for server in connection.specific.get("bootstrapServers", "").split(","):
         host, _, port = server.strip().rpartition(":")
@@ -40,10 +41,13 @@ def destinations(connection: Connection) -> Iterator[Uri]:
             yield Uri(connection.uri.scheme, host.strip("[]"), int(port))
     endpoint = connection.credentials.get("tokenEndpoint")
     if isinstance(endpoint, str):
-        with suppress(ValueError):  # it is no URL, and so leads nowhere
+        try:
             parts = urlsplit(endpoint)
-            if parts.hostname:
-                yield Uri(parts.scheme, parts.hostname, parts.port or 443)
+            name, at = parts.hostname, parts.port or 443
+        except ValueError:
+            raise wrong("The 'tokenEndpoint' of the credentials is no URL.") from None
+        if name:
+            yield Uri(parts.scheme, name, at)
 
 
 def literal_addresses(uri: Uri) -> list[IPv4Address | IPv6Address]:
@@ -54,6 +58,12 @@ def literal_addresses(uri: Uri) -> list[IPv4Address | IPv6Address]:
         return []
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return [mapped or found]
+
+
+def _is_inside(address: IPv4Address | IPv6Address) -> bool:
+    """Whether it is no address of the public internet, or may stand for one that is not."""
+    translated = any(address in network for network in _TRANSLATED)
+    return not address.is_global or address.is_multicast or translated
 
 
 def _is_in(network: str, addresses: Sequence[IPv4Address | IPv6Address]) -> bool:

@@ -6,7 +6,16 @@ import orjson
 import pytest
 
 from acks.journal import MESSAGE, POLICY, EntryMeta
-from app.search.batches import MAX_PENDING, MAX_THINGS, Batch, Entry, Pending, before, read_entry
+from app.search.batches import (
+    MAX_PENDING,
+    MAX_THINGS,
+    Batch,
+    Entry,
+    Pending,
+    after,
+    before,
+    read_entry,
+)
 
 
 def meta(
@@ -148,5 +157,6 @@ def test_a_batch_that_could_not_be_written_takes_more_in() -> None:
     ("position", "expected"),
     [(b"5-3", b"5-2"), (b"5-0", b"4-18446744073709551615")],
 )
-def test_there_is_a_place_before_every_entry(position: bytes, expected: bytes) -> None:
+def test_there_is_a_place_before_and_after_every_entry(position: bytes, expected: bytes) -> None:
     assert before(position) == expected
+    assert after(expected) == position

@@ -247,7 +247,7 @@ async def test_header_values_of_all_types_become_texts(peer: RabbitPeer) -> None
             "content-type": "text/plain",
             "message-id": "m",
         }
-        assert delivery.identity == f"{address} m"
+        assert delivery.identity.startswith(f"{address} ")
         one.settle(delivery)
 
 

@@ -203,6 +203,35 @@ def _node(one: Gateway) -> str:
     return str(one.events("gateway.started")[-1]["node"])
 
 
+async def test_a_gateway_with_an_index_of_its_own_waits_for_that(
+    tmp_path: Path, own: RedisServer
+) -> None:
+    places = [tmp_path / "one", tmp_path / "other"]
+    for place in places:
+        place.mkdir()
+    one, other = (gateway(place, own) for place in places)
+    with running(one, other):
+        for on in (one, other):
+            assert owners(await settled(on)) == {f"{_node(on)}-index": 8}
+        async with http(one) as client, http(other) as there:
+            for number in range(50):
+                name = new_id()
+                for asked in (client, there):
+                    assert await put(asked, name, number, **ASKING) in INDEXED
+                    found = await matches(asked, f'and(eq(thingId,"{name}"),exists(attributes/v))')
+                    assert found == 1
+            indexer = one.indexer_pid()
+            assert indexer is not None
+            os.kill(indexer, signal.SIGSTOP)
+            try:
+                # The other one has it in no time, but that is not the index that is asked here.
+                late = await put(client, new_id(), 1, **{**ASKING, "timeout": "1s"})
+                assert late == 408
+                assert await put(there, new_id(), 1, **ASKING) in INDEXED
+            finally:
+                os.kill(indexer, signal.SIGCONT)
+
+
 async def test_every_worker_of_a_gateway_has_an_indexer(tmp_path: Path, own: RedisServer) -> None:
     one = gateway(tmp_path, own, workers="2")
     with running(one):

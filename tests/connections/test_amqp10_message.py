@@ -123,11 +123,14 @@ def test_identities() -> None:
     def name(**attributes: Any) -> str:
         return identity("a", through(**attributes))
 
-    assert name(id="1", body=b"x") == name(id="1", body=b"y") == "a 1"
+    assert name(id="1", body=b"x") == name(id="1", body=b"x", delivery_count=3)
     assert name(body=b"x") == name(body=b"x", delivery_count=3)
     others = [
         name(body=b"x"),
         name(body=b"y"),
+        name(id="1", body=b"x"),
+        name(id="1", body=b"y"),
+        name(id="2", body=b"x"),
         name(body=b"x", properties={"n": 1}),
         name(body=b"x", correlation_id="c"),
         identity("b", through(body=b"x")),

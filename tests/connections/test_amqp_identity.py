@@ -15,12 +15,19 @@ def message(
     return DeliveredMessage(delivery, header, body, None)  # type: ignore[arg-type]  # not looked at
 
 
-def test_a_message_id_is_the_name_whenever_it_comes() -> None:
+def test_a_message_id_keeps_its_name_whenever_it_comes() -> None:
+    first = Identities(1).of("queue", message(message_id="m"))
+    for names in (Identities(1), Identities(2)):
+        names.given_back("queue", "m", first)
+        assert names.of("queue", message(again=True, message_id="m")) == first
+        assert names.of("other", message(message_id="m")) != first
+
+
+def test_messages_with_the_same_id_are_not_counted_together() -> None:
     names = Identities(1)
-    first = names.of("queue", message(message_id="m"))
-    names.given_back("queue", "m", first)
-    assert first == names.of("queue", message(b"y", again=True, message_id="m")) == "queue m"
-    assert first != names.of("other", message(message_id="m"))
+    assert names.of("queue", message(b"x", message_id="m")) != names.of(
+        "queue", message(b"y", message_id="m")
+    )
 
 
 def test_messages_that_say_the_same_come_again_under_the_names_they_had() -> None:

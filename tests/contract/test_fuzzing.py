@@ -308,7 +308,14 @@ def test_connections_by_an_operator(fuzzed: Gateway, tmp_path: Path) -> None:
         made = [client.post("/api/2/connections", json=example) for _ in range(2)]
         assert [answer.status_code for answer in made] == [201, 201]
         kept, deleted = (answer.json()["id"] for answer in made)
-        found = run(fuzzed, operated(kept, deleted), tmp_path, "--max-examples=5", user=OPERATOR)
+        found = run(
+            fuzzed,
+            operated(kept, deleted),
+            tmp_path,
+            "--max-examples=8",
+            "--phases=examples,fuzzing",
+            user=OPERATOR,
+        )
         documents = client.get("/api/2/connections").json()
         for one in documents:
             assert client.delete(f"/api/2/connections/{one['id']}").status_code == 204

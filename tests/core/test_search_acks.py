@@ -81,9 +81,24 @@ def test_a_notice_with_a_status_that_we_never_send() -> None:
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "expected"),
-    [("a", "a", True), ("a", "b", False), ("", "b", True), ("a", "", True), ("", "", True)],
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("", "b", True),
+        ("a", "", True),  # nothing is searched here
+        ("", "", True),
+        ("a", None, False),  # not known yet which one is searched here
+        ("", None, True),
+    ],
 )
-def test_a_notice_is_of_one_index(theirs: str, ours: str, expected: bool) -> None:
+def test_a_notice_is_of_one_index(theirs: str, ours: str | None, expected: bool) -> None:
     notice = notice_of(ASKED, Indexing.WRITTEN, theirs)
     assert concerns(notice, ours) is expected
     assert ack_of(notice) == search_ack("ns:n", "c", Indexing.WRITTEN), "nobody is told its name"
+
+
+@pytest.mark.parametrize("result", [Indexing.WRITTEN, Indexing.UNCHANGED])
+def test_a_change_that_the_store_has_lost_is_not_indexed(result: Indexing) -> None:
+    assert indexing_of(ASKED, result, before=3, after=6) is Indexing.FAILED
+    assert indexing_of(ASKED, result, before=3, after=7) is result
+    assert indexing_of(ASKED, result, before=3, after=None) is result, "it was deleted"

@@ -14,6 +14,7 @@ from acks.document import format_pointer
 from acks.errors import GatewayError
 from acks.rql import MAX_COMPARISONS, MAX_DEPTH, MAX_VALUES, Comparison, Logic, Predicate, Presence
 from acks.search_options import BY_ID, SortKey
+from acks.search_terms import head_of
 from app.search.find import check_keys
 from app.search.literals import MAX_PATTERN
 from app.search.properties import MAX_MIXED
@@ -46,7 +47,7 @@ def statements(lab: Lab) -> Iterator[list[str]]:
         lab.database.read = read  # type: ignore[method-assign]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(TEXTS, TEXTS.filter(bool), st.sampled_from(OPERATORS))
 def test_no_value_and_no_name_becomes_sql(lab: Lab, text: str, name: str, operator: str) -> None:
     text, name = MARK + text, MARK + name
@@ -60,10 +61,9 @@ def test_no_value_and_no_name_becomes_sql(lab: Lab, text: str, name: str, operat
         lab.search(namespace, Comparison(operator, at, (text,)))
         lab.search(namespace, Comparison(operator, "thingId", (text,)), subjects=("s:1", text))
         sort = (SortKey(at, True), BY_ID)
-        if "\x00" not in text:
-            after = [[3, text], [3, text]]
-            found = lab.search(namespace, sort=sort, after=after, limit=25)
-            assert found == ["t1"]  # "other" is less than what begins with a z
+        after = [[3, head_of(text)], [3, head_of(text)]]
+        found = lab.search(namespace, sort=sort, after=after, limit=25)
+        assert found == ["t1"]  # "other" is less than what begins with a z
         lab.search(text)
     assert texts
     assert not any(MARK in statement for statement in texts)
@@ -91,25 +91,29 @@ def test_the_largest_filters_are_answered(lab: Lab) -> None:
     assert lab.search(namespace, nested(MAX_DEPTH - 1)) == ["t0"]
     assert lab.search(namespace, every("or")) == ["t1"]
     assert lab.search(namespace, every("and")) == []
-    for values in (range(1, MAX_VALUES + 1), [*map(str, range(MAX_VALUES - 1)), 2]):
-        wanted = ["t0", "t1"] if 1 in values else ["t1"]
-        found = lab.search(namespace, Comparison("in", "attributes/a", tuple(values)))
-        assert found == wanted
+    numbers = Comparison("in", "attributes/a", tuple(range(1, MAX_VALUES + 1)))
+    assert lab.search(namespace, numbers) == ["t0", "t1"]
+    texts = Comparison("in", "attributes/a", (*map(str, range(MAX_VALUES - 1)), 2))
+    assert lab.search(namespace, texts) == ["t1"]
     listed = [Comparison("in", "attributes/a", tuple(range(at, at + 80))) for at in range(100)]
     assert lab.search(namespace, Logic("and", tuple(listed[:2]))) == ["t0", "t1"]
     assert lab.search(namespace, Logic("or", tuple(listed))) == ["t0", "t1"]
 
 
 @pytest.mark.parametrize("operator", ["like", "ilike"])
-@pytest.mark.parametrize("pattern", ["*a*a*a*a*a*a*b", "*" + "a*" * 1000 + "b", "*?a" * 500 + "b*",
-                                     "*" + "a" * 2000 + "b" + "a" * 2000 + "*",
-                                     "?" * MAX_PATTERN])  # fmt: skip
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("*a*a*a*a*a*a*b", "*" + "a*" * 200 + "b", "*?a" * 150 + "b*"),
+        *("*" + "a" * 200 + "b" + "a" * 200 + "*", "?" * MAX_PATTERN),
+    ],
+    ids=range(5),
+)
 def test_patterns_take_bounded_time(lab: Lab, operator: str, pattern: str) -> None:
     texts = ["a" * 100_000, "A" * 100_000, "a" * 99_999 + "c"]
     namespace, _ = lab.fill([{"attributes": {"a": text}} for text in texts])
     assert lab.search(namespace, Comparison(operator, "attributes/a", (pattern,))) == []
-    fitting = Comparison(operator, "attributes/a", (pattern[: MAX_PATTERN - 1].rstrip("b") + "*",))
-    assert lab.search(namespace, fitting) or "b" in fitting.values[0]  # type: ignore[operator]
+    assert lab.search(namespace, Comparison(operator, "attributes/a", ("a" + "*a" * 200 + "*c",)))
 
 
 def test_a_longer_pattern_is_refused(lab: Lab) -> None:

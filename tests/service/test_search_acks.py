@@ -15,17 +15,7 @@ import pytest
 
 from acks.outcomes import ANSWERED, TIMED_OUT, WEAK
 from acks.search_acks import Asked, Indexing
-from tests.brokers.mosquitto import MqttPeer
 from tests.callers import Caller, topic_of
-from tests.connected import (
-    Broker,
-    broker_of,
-    broker_process,
-    connected,
-    modify,
-    source,
-)
-from tests.connected import gateway_of as gateway_of_broker
 from tests.gateways import (
     Gateway,
     Subscriber,
@@ -38,7 +28,7 @@ from tests.gateways import (
     thing,
 )
 from tests.indexing import Indexer
-from tests.servers import RedisServer, wait_for
+from tests.servers import RedisServer
 from tests.service.test_outcomes import Outcomes
 from tests.streams import put_async, reached, state
 
@@ -458,69 +448,3 @@ async def test_a_request_is_open_until_its_ack_is_there(place: Path, store: Redi
                 await indexer.answer(name, Indexing.WRITTEN)
                 assert (await answering).status_code == 204
             assert await one.ended() == 0
-
-
-# --- connections
-
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[MqttPeer]:
-    with broker_process() as found:
-        yield found
-
-
-@pytest.fixture
-async def broker(peer: MqttPeer) -> AsyncIterator[Broker]:
-    async with broker_of(peer) as found:
-        yield found
-
-
-def indexed_source(*addresses: str, **fields: Any) -> dict[str, Any]:
-    """A source whose messages are settled when their changes can be found."""
-    return source(*addresses, acknowledgementRequests={"includes": [SEARCH]}, **fields)
-
-
-async def test_a_source_settles_a_message_when_its_change_is_indexed(
-    gateway: Gateway, broker: Broker, client: httpx.AsyncClient, indexer: Indexer
-) -> None:
-    """Until then it is redelivered, for its change may never be found."""
-    name = new_id()
-    assert (await client.put(thing(name), json={"attributes": {"n": 0}})).status_code == 201
-    take, reply = [await broker.peer.address(one) for one in ("in", "reply")]
-    told = {"address": reply, "expectedResponseTypes": ["response", "error", "nack"]}
-    sources = [indexed_source(take, replyTarget=told)]
-    again = {"reconnectForRedelivery": "true", "reconnectForRedeliveryDelay": "1s"}
-    async with connected(gateway, broker, sources, specificConfig=again):
-        await broker.send(take, modify(name, 1, correlation_id=name))
-        await indexer.answer(name, Indexing.FAILED)
-        answer = await broker.receive(reply)
-        assert answer["value"] == {SEARCH: {"status": 500, "headers": FROM_SCRATCH}}
-        asked = await indexer.answer(name, Indexing.WRITTEN, 2)
-        assert asked.revision == 3, "the message came again"
-        answer = await broker.receive(reply)
-        assert answer["value"] == {SEARCH: {"status": 204, "headers": FROM_SCRATCH}}
-
-
-@pytest.mark.parametrize("indexed", [True, False])
-async def test_what_is_not_indexed_is_not_settled(
-    store: RedisServer, broker: Broker, place: Path, indexed: bool
-) -> None:
-    name, prefix = new_id(), place.name
-    one = gateway_of_broker(place, store, prefix, drain_timeout="2s", search_index="off")
-    take = await broker.peer.address("in")
-    specific = {"clientId": broker.peer.client_id, "reconnectForRedelivery": "true"}
-    with running(one):
-        async with (
-            http(one) as client,
-            Indexer.of(store, prefix) as indexer,
-            connected(one, broker, [indexed_source(take)], specificConfig=specific),
-        ):
-            await client.put(thing(name), json={"attributes": {"n": 0}})
-            await broker.send(take, modify(name, 1))
-            await indexer.asked(name)
-            one.terminate()
-            await wait_for(lambda: one.events("gateway.draining"), 10, "drain")
-            if indexed:
-                await indexer.answer(name, Indexing.WRITTEN)
-            assert await one.ended() == 0
-    assert await broker.peer.unsettled(take) == (0 if indexed else 1)

@@ -10,7 +10,7 @@ from functools import partial
 from acks.accepted import Accepted, accept
 from acks.headers import Setter, http_options
 from acks.journal import ASYNC
-from acks.search_acks import INDEXED, Asked, Indexing
+from acks.search_acks import INDEXED, Asked, Indexing, concerns
 from acks.signals import Acknowledgement, Command
 from app.links import Links
 from app.search.acks import SearchAcks
@@ -97,6 +97,17 @@ async def test_without_links(redis: Redis, shared: RedisServer, prefix: str) -> 
         acks.issue([(ASKED, indexing) for indexing in every])
         await wait_for(lambda: len(got) == len(every), 10, "notices")
         assert [notice.status for notice in got] == [indexing.value for indexing in every]
+
+
+async def test_notices_name_their_index(redis: Redis, shared: RedisServer, prefix: str) -> None:
+    address = RedisAddress.parse(shared.url)
+    acks = SearchAcks(redis, address, prefix=prefix, shards=SHARDS, node="indexer", index="mine")
+    async with node_of(redis, shared, prefix) as (_, got):
+        acks.issue([(ASKED, Indexing.WRITTEN)])
+        await acks.close()
+        await wait_for(lambda: len(got) == 1, 10, "the notice")
+    assert concerns(got[0], "mine")
+    assert not concerns(got[0], "other")
 
 
 async def test_closing_sends_what_is_left(redis: Redis, shared: RedisServer, prefix: str) -> None:

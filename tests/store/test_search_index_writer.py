@@ -155,6 +155,16 @@ async def test_a_store_that_went_back_can_be_followed(
     assert await indexed_terms(database, "t:a") == terms_of({"attributes": {"a": 2}})
 
 
+async def test_a_revision_that_was_lost_and_written_anew_is_seen(
+    database: Database, writer: IndexWriter
+) -> None:
+    await writer.apply(0, 1, None, [thing("t:a", 8, {"attributes": {"a": 1}})])
+    other = thing("t:a", 8, {"attributes": {"a": 2}})._replace(force=True)
+    assert await writer.apply(0, 1, None, [other]) == {"t:a": Result(Status.WRITTEN, 8, 8)}
+    assert await indexed_terms(database, "t:a") == terms_of({"attributes": {"a": 2}})
+    assert await writer.apply(0, 1, None, [other]) == {"t:a": Result(Status.UNCHANGED, 8, 8)}
+
+
 class Counted:
     """A database that notes which rows of terms are written."""
 
@@ -454,15 +464,6 @@ async def test_a_rebuild_removes_what_it_has_not_seen(
         "SELECT DISTINCT thing.thing_id FROM term JOIN thing ON thing.num = thing"
     )
     assert left == []
-
-
-async def test_sweeping_leaves_what_is_in_use(database: Database, writer: IndexWriter) -> None:
-    policies = [grants("t:p", "s:x"), grants("t:q", "s:x"), PolicyChange("t:gone", None, own=True)]
-    changes = [thing("t:a", 1), thing("t:b", 1, policy="t:unknown")]
-    await writer.apply(0, 1, None, changes, policies)
-    await writer.sweep()
-    found = await database.read("SELECT policy_id FROM policy ORDER BY policy_id")
-    assert found == [("t:p",), ("t:q",), ("t:unknown",)]
 
 
 ENDLESS = """

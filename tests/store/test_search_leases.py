@@ -118,6 +118,23 @@ async def test_an_index_of_other_data_is_refused_until_it_is_built_anew(
         await check_store(database, "these")
 
 
+async def test_who_indexed_the_other_data_writes_nothing_more(database: Database) -> None:
+    one = await leases(database, "one", "these")
+    await one.renew([])
+    await one.take([0])
+    await want_rebuild(database, "those", SHARDS)
+    with pytest.raises(IndexUnavailable, match="other data"):
+        await one.renew([0])
+    rows = await database.read("SELECT owner, fence FROM shard WHERE shard = 0")
+    assert rows == [("", 2)]
+
+
+async def test_an_index_keeps_its_name(database: Database) -> None:
+    name = await check_store(database, "data")
+    assert name
+    assert await Leases(database, "one", SHARDS).prepare("data") == name
+
+
 async def test_a_rebuild_may_be_wanted_before_anybody_has_indexed(database: Database) -> None:
     await want_rebuild(database, "data", SHARDS)
     one = await leases(database, "one")

@@ -16,11 +16,14 @@ from acks.signals import JsonObject
 from app.store.record import decode
 from app.store.sql.database import Write
 
+_TERM = 10  # bytes of a document for a row of it, about
+
 
 class Change(NamedTuple):
     """A thing as it is in the store now: ``record`` is its bytes there, None if there are none.
 
-    ``force``: what is indexed is replaced even by an older revision (for a rebuild).
+    ``force``: what is indexed is replaced by anything else, an older revision, too: the store may
+    have lost what is indexed, and written other things since.
     """
 
     thing_id: str
@@ -66,6 +69,7 @@ class Indexed(NamedTuple):
     num: int
     revision: int
     created: str
+    modified: str
     document: bytes
     policy_id: str
 
@@ -97,6 +101,12 @@ class Rows:
     def places(self) -> list[Place]:
         """Where terms are written or removed."""
         return [place for place, _, _ in self.terms]
+
+    @property
+    def size(self) -> int:
+        """About how many rows have to be written or removed."""
+        removed = self.was is not None and self.stored.document is None
+        return len(self.was.document) // _TERM if removed and self.was else len(self.terms)
 
     @property
     def after(self) -> int | None:
@@ -149,7 +159,11 @@ def rows_of(stored: Stored, was: Indexed | None, force: bool) -> Rows:
     if stored.document is None:
         return Rows(stored, was, was is not None)
     if was is not None and was.created == stored.created:
-        newer = stored.revision != was.revision if force else stored.revision > was.revision
+        if force:
+            same = (stored.revision, stored.modified) == (was.revision, was.modified)
+            newer = not same or stored.text != was.document
+        else:
+            newer = stored.revision > was.revision
         if not newer:
             return Rows(stored, was, False)
     rows = Rows(stored, was, True)

@@ -1,4 +1,4 @@
-"""Writes things and policies into the search index, one shard's batch in one transaction.
+"""Writes things and policies into the search index, one shard's batch in few transactions.
 
 Of a thing only the terms that have changed are written. What is in the index is read before the
 transaction begins: nobody else writes a shard's things, and if somebody else has become the shard's
@@ -7,6 +7,7 @@ owner meanwhile, the guard at the beginning of the transaction ends it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from acks.search_terms import Place, storable
-from app.store.sql.database import BadRow, Database, Write
+from app.store.sql.database import BadRow, Database, NotOwner, Write
 from app.store.sql.index_rows import (
     Change,
     Indexed,
@@ -27,6 +28,7 @@ from app.store.sql.index_rows import (
     rows_of,
     thing_writes,
 )
+from app.store.sql.sweeping import Sweeper
 
 __all__ = ["Change", "IndexWriter", "PolicyChange", "Result", "Status"]
 
@@ -37,9 +39,12 @@ KNOWN = 100_000
 NUMBERS = 500
 """Numbers for new things that are taken at a time, at least."""
 
+MANY = 10_000
+"""Rows that one transaction writes, unless a single thing has more: they take some 0.5 s."""
+
 _READ_THINGS = """
-SELECT thing.thing_id, thing.num, thing.revision, thing.created, thing.document, policy.policy_id
-FROM thing JOIN policy ON policy.num = thing.policy WHERE """
+SELECT thing.thing_id, thing.num, thing.revision, thing.created, thing.modified, thing.document,
+policy.policy_id FROM thing JOIN policy ON policy.num = thing.policy WHERE """
 
 _NEW_PATH = (
     "INSERT INTO path (path, depth, feature, wild) VALUES (?, ?, ?, ?) "
@@ -66,6 +71,8 @@ class IndexWriter:
         self._database = database
         self._paths: OrderedDict[Place, int] = OrderedDict()
         self._policies: OrderedDict[str, None] = OrderedDict()
+        self._sweeps: dict[int, int] = {}  # by shard: as of when all that is remembered is right
+        self._sweeper = Sweeper(database)
         self._numbers = iter(range(0))
         self._left = 0
 
@@ -101,14 +108,27 @@ class IndexWriter:
     ) -> dict[str, Result]:
         """Write a batch of one shard and its ``bookmark`` (None: it stays); by thing id the result.
 
+        Large ones are written in several transactions, the bookmark with the last of them.
         Each thing at most once. ``mark`` is the rebuild that is going on (0: leave what is there):
         things that it sees get it, changed or not. If a value is refused, everything else is
         written, and that thing is FAILED. Raises NotOwner if the shard's fence is another one,
-        IndexUnavailable, IndexBusy: nothing has been written then.
+        IndexUnavailable, IndexBusy: then the bookmark has not moved, and it has to be done again.
         """
+        results, planned = await self._planned(changes)
+        seen = [rows.num for rows in planned if rows.num is not None and not rows.changed]
+        *parts, last = _parts([rows for rows in planned if rows.changed])
+        # Policies come before the things that name them, the bookmark with the last.
+        for part in parts:
+            await self._write(shard, fence, None, part, policies, (), mark, results)
+            policies = ()
+        await self._write(shard, fence, bookmark, last, policies, seen, mark, results)
+        return results
+
+    async def _planned(self, changes: Sequence[Change]) -> tuple[dict[str, Result], list[Rows]]:
+        """What has to be written for ``changes``, and what becomes of them if it can be."""
         results: dict[str, Result] = {}
-        indexed = await self._indexed([change.thing_id for change in changes])
         planned: list[Rows] = []
+        indexed = await self._indexed([change.thing_id for change in changes])
         for change in changes:
             was = indexed.get(change.thing_id)
             before = was.revision if was else None
@@ -125,32 +145,54 @@ class IndexWriter:
             status = Status.WRITTEN if rows.changed else Status.UNCHANGED
             results[change.thing_id] = Result(status, before, rows.after)
             planned.append(rows)
-        changed = await self._placed([rows for rows in planned if rows.changed], results)
-        seen = [rows.num for rows in planned if rows.num is not None and not rows.changed]
-        guard = _guard(shard, fence, bookmark, len(changed))
-        await self._number(changed)
-        rest = [*policy_writes(policies), *self._seen(seen, mark)]
-        try:
-            await self._database.write([guard, *rest, *thing_writes(changed, shard, mark)])
-        except BadRow as refused:
-            log.warning("search.batch_refused", shard=shard, error=str(refused))
-            await self._one_by_one(shard, fence, changed, policies, mark, results)
-            await self._database.write([guard, *self._seen(seen, mark)])
-        for policy in policies:
-            _remember(self._policies, policy.policy_id, None)
-        return results
+            if rows.size > MANY:
+                await asyncio.sleep(0)  # leases are kept by the same thread
+        return results, planned
 
-    async def _one_by_one(
+    async def _write(
         self,
         shard: int,
         fence: int,
+        bookmark: str | None,
+        changed: list[Rows],
+        policies: Sequence[PolicyChange],
+        seen: Sequence[int],
+        mark: int,
+        results: dict[str, Result],
+    ) -> None:
+        """Write some things in one transaction; corrects ``results``."""
+        while True:
+            sweeps = await self._swept(shard)
+            placed = await self._placed(changed, results)
+            await self._number(placed)
+            guard = _guard(shard, fence, bookmark, len(placed), sweeps)
+            rest = [*policy_writes(policies), *self._seen(seen, mark)]
+            try:
+                await self._database.write([guard, *rest, *thing_writes(placed, shard, mark)])
+            except NotOwner:
+                self._sweeps.pop(shard, None)
+                if await self._swept(shard) == sweeps:
+                    raise
+                continue  # paths have been removed since we looked
+            except BadRow as refused:
+                log.warning("search.batch_refused", shard=shard, error=str(refused))
+                one = _guard(shard, fence, None, 0, sweeps)
+                await self._one_by_one(one, shard, placed, policies, mark, results)
+                await self._database.write([guard, *self._seen(seen, mark)])
+            break
+        for policy in policies:
+            _remember(self._policies, policy.policy_id, None)
+
+    async def _one_by_one(
+        self,
+        guard: Write,
+        shard: int,
         changed: Sequence[Rows],
         policies: Sequence[PolicyChange],
         mark: int,
         results: dict[str, Result],
     ) -> None:
         """Write each thing and policy by itself, to find those that the database refuses."""
-        guard = _guard(shard, fence, None, 0)
         for policy in policies:
             try:
                 await self._database.write([guard, *policy_writes([policy])])
@@ -187,23 +229,28 @@ class IndexWriter:
         )
         return len(nums)
 
-    async def sweep(self) -> None:
-        """Remove what nobody refers to, and have the database look at how much there is of what.
+    async def sweep(self) -> bool:
+        """Remove some of what nothing refers to any more; True at the end of a round.
 
-        For the end of a rebuild. Raises IndexUnavailable, IndexBusy.
+        Raises IndexUnavailable, IndexBusy.
         """
-        self._policies.clear()
-        await self._database.write(
-            [
-                Write(
-                    "DELETE FROM policy WHERE class IS NULL AND NOT EXISTS "
-                    "(SELECT 1 FROM thing WHERE thing.policy = policy.num)"
-                ),
-                Write("ANALYZE"),
-            ]
-        )
+        return await self._sweeper.step()
+
+    async def analyze(self) -> None:
+        """Have the database look at how much there is of what; raises as :meth:`sweep`."""
+        await self._database.write([Write("ANALYZE")])
 
     # --- what has to be known before
+
+    async def _swept(self, shard: int) -> int:
+        """How often there was a sweep; after one that we did not know of nothing is remembered."""
+        if shard not in self._sweeps:
+            rows = await self._database.read("SELECT sweeps FROM shard WHERE shard = ?", (shard,))
+            self._sweeps[shard] = rows[0][0] if rows else 0
+            # Forgotten after that, and not before. New objects, as others may be about to remember
+            # what they have looked up before.
+            self._paths, self._policies = OrderedDict(), OrderedDict()
+        return self._sweeps[shard]
 
     async def _indexed(self, thing_ids: Sequence[str]) -> dict[str, Indexed]:
         if not thing_ids:
@@ -233,6 +280,7 @@ class IndexWriter:
 
     async def _new_paths(self, places: list[Place]) -> dict[Place, int]:
         """The numbers of ``places``, which are made if need be; what is refused is left out."""
+        known = self._paths
         try:
             await self._database.write([Write(_NEW_PATH, places, many=True)])
         except BadRow:
@@ -250,7 +298,7 @@ class IndexWriter:
         for row in rows:
             place, num = Place(*row[:4]), row[4]
             found[place] = num
-            _remember(self._paths, place, num)
+            _remember(known, place, num)
         return found
 
     async def _number(self, changed: Sequence[Rows]) -> None:
@@ -271,21 +319,36 @@ class IndexWriter:
             rows.num, rows.new = next(self._numbers), True
             self._left -= 1
 
-    def _seen(self, nums: list[int], mark: int) -> list[Write]:
+    def _seen(self, nums: Sequence[int], mark: int) -> list[Write]:
         if not mark or not nums:
             return []
         among = self._database.dialect.among("num")
-        return [Write(f"UPDATE thing SET mark = ? WHERE {among}", (mark, nums))]
+        return [Write(f"UPDATE thing SET mark = ? WHERE {among}", (mark, list(nums)))]
 
 
-def _guard(shard: int, fence: int, bookmark: str | None, written: int) -> Write:
-    """Moves the bookmark, if the shard still has the fence."""
+def _guard(
+    shard: int, fence: int, bookmark: str | None, written: int, sweeps: int | None = None
+) -> Write:
+    """Moves the bookmark, if the shard still has the fence, and there was no sweep since."""
     return Write(
         "UPDATE shard SET bookmark = COALESCE(?, bookmark), indexed = indexed + ? "
-        "WHERE shard = ? AND fence = ? RETURNING shard",
-        (None if bookmark is None else storable(bookmark), written, shard, fence),
+        "WHERE shard = ? AND fence = ? AND sweeps = COALESCE(?, sweeps) RETURNING shard",
+        (None if bookmark is None else storable(bookmark), written, shard, fence, sweeps),
         guard=True,
     )
+
+
+def _parts(changed: Sequence[Rows]) -> list[list[Rows]]:
+    """``changed`` as transactions that take bounded time: at least one, at most one large thing."""
+    parts: list[list[Rows]] = [[]]
+    size = 0
+    for rows in changed:
+        if parts[-1] and size + rows.size > MANY:
+            parts.append([])
+            size = 0
+        parts[-1].append(rows)
+        size += rows.size
+    return parts
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:

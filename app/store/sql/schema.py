@@ -5,7 +5,8 @@
 ``counter``    name -> next free number; blocks of them are taken at a time (``thing``)
 ``shard``      one row per shard of the journal: ``owner`` and ``lease_until`` say who indexes it,
                ``fence`` counts the owners, ``bookmark`` is the journal entry up to which everything
-               is indexed ('' for none); the rest is the state of a rebuild
+               is indexed ('' for none), ``sweeps`` counts the times that rows were removed which
+               nobody uses (app/store/sql/sweeping.py); the rest is the state of a rebuild
 ``indexer``    the processes that index, for a fair share of the shards
 ``thing``      one row per thing. ``document`` is its JSON as stored (not compressed), ``mark`` the
                rebuild that has seen it last
@@ -36,7 +37,7 @@ from __future__ import annotations
 
 from app.store.sql.dialect import Dialect
 
-VERSION = 1
+VERSION = 2
 
 COLUMNS = {
     "thingId": "thing.thing_id",
@@ -124,6 +125,8 @@ CREATE TABLE term (
 CREATE INDEX term_value ON term (path, kind, number, head, thing);
 """
 
+_SWEEPS = "ALTER TABLE shard ADD COLUMN sweeps bigint NOT NULL DEFAULT 0"
+
 _WORDS = {
     "sqlite": {
         "text": "TEXT",
@@ -148,7 +151,7 @@ _WORDS = {
 
 META = "CREATE TABLE IF NOT EXISTS meta (key {text} NOT NULL PRIMARY KEY, value {text} NOT NULL)"
 """The first statement on any database."""
-_STEPS = (_TABLES,)
+_STEPS = (_TABLES, _SWEEPS)
 
 
 def meta_table(dialect: Dialect) -> str:
