@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
@@ -13,11 +14,14 @@ from app.cli_operator import AS_JSON, URL, USER, expect, fail, request
 PATH = "/devops/search"
 LOOK_S = 0.5
 """How often the progress is asked for, s."""
+LINE_S = 10.0
+"""How often a line tells the progress where no terminal shows a bar, s."""
+LABEL = "Looking at all things"
 
 
 @click.group()
 def search() -> None:
-    """The search index (docs/search.md)."""
+    """The search index (docs/operations.md)."""
 
 
 @search.command("status")
@@ -25,9 +29,9 @@ def search() -> None:
 @USER
 @AS_JSON
 def status(url: str, user: str, as_json: bool) -> None:
-    """Print how the index is: what it holds, how far it is behind, who works on which shard.
+    """Print how the index is.
 
-    Exit code: 0 complete, 1 not.
+    What it holds, how far it is behind, who works on which shard. Exit code: 0 complete, 1 not.
     """
     found = _status(url, user)
     if as_json:
@@ -43,9 +47,10 @@ def status(url: str, user: str, as_json: bool) -> None:
 @USER
 @click.option("--no-wait", is_flag=True, help="Do not wait for the end.")
 def rebuild(url: str, user: str, no_wait: bool) -> None:
-    """Build the index anew from the things in the store, and show the progress.
+    """Build the index anew, and show the progress.
 
-    The gateways go on serving; what is found meanwhile is what was in the index before.
+    It is made from the things in the store. The gateways go on serving; what is found meanwhile is
+    what was in the index before.
     """
     code, answer = request("POST", url, f"{PATH}/rebuild", user)
     expect(code, answer, 202)
@@ -62,19 +67,42 @@ def rebuild(url: str, user: str, no_wait: bool) -> None:
 
 def _follow(url: str, user: str) -> dict[str, Any]:
     """Show the progress until no rebuild is under way; the status then."""
+    if not sys.stdout.isatty():
+        return _follow_in_lines(url, user)
     shown = 0
-    with click.progressbar(length=1000, label="Looking at all things") as bar:
+    with click.progressbar(length=1000, label=LABEL) as bar:
         while True:
             found = _status(url, user)
-            under_way = found.get("rebuild")
-            if under_way is None or not under_way["shards"]:
+            done = _done(found)
+            if done is None:
                 bar.update(1000 - shown)
                 return found
-            done = 1000 * under_way["seen"] // max(1, under_way["total"])
             # Never back: a rebuild that was interrupted begins again.
-            bar.update(max(0, min(done, 999) - shown))
-            shown = max(shown, min(done, 999))
+            bar.update(max(0, done - shown))
+            shown = max(shown, done)
             time.sleep(LOOK_S)
+
+
+def _follow_in_lines(url: str, user: str) -> dict[str, Any]:
+    click.echo(f"{LABEL}: 0 %")
+    told = time.monotonic()
+    while True:
+        found = _status(url, user)
+        done = _done(found)
+        if done is None:
+            return found
+        if time.monotonic() - told >= LINE_S:
+            told = time.monotonic()
+            click.echo(f"{LABEL}: {done // 10} %")
+        time.sleep(LOOK_S)
+
+
+def _done(found: dict[str, Any]) -> int | None:
+    """How much of the rebuilds is done, in thousandths; None if none is under way."""
+    under_way = found.get("rebuild")
+    if under_way is None or not under_way["shards"]:
+        return None
+    return min(999, 1000 * int(under_way["seen"]) // max(1, int(under_way["total"])))
 
 
 def _status(url: str, user: str) -> dict[str, Any]:
@@ -86,7 +114,7 @@ def _status(url: str, user: str) -> dict[str, Any]:
 
 def _print(found: dict[str, Any]) -> None:
     if "shards" not in found:
-        click.echo(" ".join(filter(None, (found["state"], found.get("reason")))))
+        click.echo(": ".join(filter(None, (found["state"], found.get("reason")))))
         return
     click.echo(
         f"{found['state']}, {found['database']}, {found['things']} things, "

@@ -40,6 +40,8 @@ _SECRET_TEXT: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"\b((?:access_token|jwtToken|x-ditto-pre-authenticated)=)[^\s&'\"]+"),
         rf"\1{MASK}",
     ),
+    # postgresql:///database?user=name&password=...
+    (re.compile(r"([?&](?:ssl)?password=)[^\s&'\"]+"), rf"\1{MASK}"),
     # A JSON Web Token by itself: its first part is an object in Base64
     (re.compile(r"\beyJ[\w-]*\.[\w-]*\.[\w-]*"), MASK),
     # A bcrypt hash
@@ -104,6 +106,8 @@ def configure(settings: LogSettings) -> None:
     root.setLevel(level)
     logging.captureWarnings(True)
     _tame_uvicorn(level)
+    # A traceback for each attempt while the database is away: the search says once that it is.
+    _quieten("asyncpg.pool", level, logging.ERROR)
 
 
 def mask(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -158,7 +162,7 @@ def _as_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
 def _tame_uvicorn(level: int) -> None:
     """Through our handler only; its start messages say less than ours, so only when debugging."""
     for name in ("httpx", "httpcore"):  # one line for every request of ours
-        logging.getLogger(name).setLevel(level if level <= logging.DEBUG else logging.WARNING)
+        _quieten(name, level, logging.WARNING)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -167,3 +171,8 @@ def _tame_uvicorn(level: int) -> None:
     access = logging.getLogger("uvicorn.access")
     access.handlers.clear()
     access.disabled = True
+
+
+def _quieten(name: str, level: int, least: int) -> None:
+    """Nothing below ``least`` of this library's logger, unless debugging."""
+    logging.getLogger(name).setLevel(level if level <= logging.DEBUG else max(level, least))

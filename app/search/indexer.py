@@ -19,6 +19,8 @@ LOOK_S = LEASE_S / 4
 """How often leases are renewed, s."""
 SOON_S = 0.1
 """How often it is looked for free shards while we have less than our share, s."""
+SWEEP_S, STEP_S = 600.0, 1.0
+"""Pause between two rounds in which what nobody uses is removed, and between steps of one, s."""
 FINISH_S = 1.5
 """How long a shard may take to finish its batch before it is given back, s."""
 
@@ -36,15 +38,20 @@ class Indexer:
 
     async def run(self) -> NoReturn:
         """Index for ever."""
-        reading = asyncio.create_task(self._reader.run(), name="search-reader")
+        tasks = (
+            asyncio.create_task(self._reader.run(), name="search-reader"),
+            asyncio.create_task(self._sweep(), name="search-sweeper"),
+        )
         try:
             while True:
                 await asyncio.sleep(await self._look())
-                if reading.done():
-                    reading.result()
+                for task in tasks:
+                    if task.done():
+                        task.result()
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         """Finish what is under way, and give everything back."""
@@ -65,6 +72,22 @@ class Indexer:
             "rebuilding": means.rebuilds,
             "problem": self._problem,
         }
+
+    async def _sweep(self) -> NoReturn:
+        """Remove what nobody uses, now and then; of several processes one: who has the first shard.
+
+        Not while a rebuild is going on, which makes much of it anew.
+        """
+        pause = SWEEP_S
+        while True:
+            await asyncio.sleep(pause)
+            if 0 not in self._shards or self._means.rebuilds:
+                continue
+            try:
+                pause = SWEEP_S if await self._means.writer.sweep() else STEP_S
+            except PROBLEMS as problem:
+                log.warning("search.not_swept", error=str(problem))
+                pause = SWEEP_S
 
     # --- leases
 

@@ -164,7 +164,11 @@ async def want_rebuild(database: Database, store: str, shards: int) -> None:
     statements = [
         Write(name, (store,)),
         Write(rows, [(shard,) for shard in range(shards)], many=True),
-        Write(f"UPDATE shard SET rebuild_wanted = {database.dialect.now_ms}"),
+        Write(
+            f"UPDATE shard SET rebuild_wanted = {database.dialect.now_ms}, "
+            # What the rebuild before has seen is no progress of this one.
+            "rebuild_seen = 0, rebuild_total = 0"
+        ),
     ]
     if (await _facts(database)).get("store", store) != store:
         # Who indexes the other data must write nothing more.

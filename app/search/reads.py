@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.store.redis_client import Redis, Reply
+from app.store.redis_client import Redis, Reply, StoreError
 
 
 async def record(redis: Redis, key: str) -> bytes | None:
@@ -22,10 +22,21 @@ async def records(redis: Redis, keys: Sequence[str]) -> list[bytes | None]:
     return [one if isinstance(one, bytes) else None for one in reply]
 
 
+async def stream_facts(redis: Redis, key: str) -> dict[Reply, Reply]:
+    """What the store says of a stream; nothing if there is none. Raises StoreUnavailable."""
+    try:
+        facts = await redis.call("XINFO", "STREAM", key)
+    except StoreError:
+        return {}
+    assert isinstance(facts, list)
+    return dict(zip(facts[::2], facts[1::2], strict=True))
+
+
 async def last_entry(redis: Redis, key: str) -> bytes:
-    """The id of the last entry of a stream, ``0-0`` if it is empty."""
-    page = entries_of(await redis.call("XREVRANGE", key, "+", "-", "COUNT", 1))
-    return page[0][0] if page else b"0-0"
+    """The id of the last entry of a stream, be it trimmed by now; ``0-0`` if there was none."""
+    last = (await stream_facts(redis, key)).get(b"last-generated-id", b"0-0")
+    assert isinstance(last, bytes)
+    return last
 
 
 def entries_of(page: Reply) -> list[tuple[bytes, list[Reply]]]:

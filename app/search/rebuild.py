@@ -101,7 +101,7 @@ class Rebuild:
         async with shard.turn:
             shard.mark, wanted = await shard.store(
                 "rebuild_mark = rebuild_mark + 1, rebuild_seen = 0, rebuild_total = ?, "
-                "bookmark = CASE bookmark WHEN '' THEN ? ELSE bookmark END, rebuild_wanted = "
+                "bookmark = ?, rebuild_wanted = "
                 f"CASE WHEN rebuild_wanted > rebuild_done THEN rebuild_wanted ELSE {now} END",
                 total, shard.bookmark.decode(),
                 returning="rebuild_mark, rebuild_wanted",

@@ -14,7 +14,7 @@ from acks.journal import journal_key
 from acks.search_acks import Asked, Indexing, indexing_of
 from app.search.acks import SearchAcks
 from app.search.batches import Batch, Entry, Pending, after, before, read_entry
-from app.search.reads import entries_of, last_entry
+from app.search.reads import entries_of, last_entry, stream_facts
 from app.search.source import Source
 from app.store.instant import now_ms
 from app.store.redis_client import Redis, Reply, StoreError, StoreUnavailable
@@ -268,7 +268,7 @@ class Shard:
         elif not await self.complete_after(self.bookmark):
             log.warning("search.journal_incomplete", shard=self.number, end=end.decode())
             self.distrust()
-            start = min(self.bookmark, end, key=read_position)
+            start = end
         # Who still waits is told after a commit of ours: the owner before us may have died between
         # its commit and its acks, and without a bookmark to trust nothing was committed at all.
         waiting = await self._waiting(end)
@@ -286,15 +286,10 @@ class Shard:
         """
         if await self.means.redis.call("XRANGE", self.key, position, after(position), "COUNT", 1):
             return True
-        if position != b"0-0":
-            return False
-        try:
-            facts = await self.means.redis.call("XINFO", "STREAM", self.key)
-        except StoreError:
-            return True  # there is no such stream: nothing has ever been written to it
-        assert isinstance(facts, list)
-        named = dict(zip(facts[::2], facts[1::2], strict=True))
-        return named.get(b"entries-added") == named[b"length"]
+        facts = await stream_facts(self.means.redis, self.key)
+        if facts.get(b"last-generated-id", b"0-0") == position:
+            return True  # it was trimmed itself, and nothing has been written since
+        return position == b"0-0" and facts.get(b"entries-added") == facts[b"length"]
 
     async def _waiting(self, until: bytes) -> list[Entry]:
         """Entries up to ``until`` that somebody may still wait for, in their order."""

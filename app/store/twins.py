@@ -34,7 +34,7 @@ from acks.journal import (
     twin_key,
 )
 from acks.policy import WRITE, Policy
-from acks.signals import Command
+from acks.signals import Command, JsonObject
 from app.store.instant import instant
 from app.store.lane import Lane, OnDone, Op
 from app.store.policies import TOMBSTONE_MS, PolicyStore, StoredPolicy, scheduled
@@ -63,6 +63,7 @@ LANE_BYTES = 1_500
 PARSED = 6
 """How many times the bytes of its text a parsed document takes, about."""
 
+Arguments = tuple[str | bytes | int, ...]
 OnWritten = Callable[[Command, bytes], None]
 """Hears where in the journal a change with assigned members is: (command, entry id)."""
 OnTwin = Callable[[tuple[Twin, bytes, Policy] | GatewayError], None]
@@ -305,7 +306,7 @@ class TwinStore:
             meta["i"] = command.search
         originator = command.subjects[0]
         op.reply = response(command, done, twin, policy, value, originator)
-        arguments: tuple[str | bytes | int, ...] = (
+        arguments: Arguments = (
             before.tag if before else "",
             encode(twin, document),
             self._keep,
@@ -321,11 +322,8 @@ class TwinStore:
             # Its record must not say less or more than what was written, whoever dies now.
             arguments += (*(() if deleted else (b"",)), response_value(op.reply))
             keys += (self._request_key(command),)
-        if created_policy and op.deleted is not None:
-            arguments += (b"",) * (9 - len(arguments)) + (op.deleted.text,)
-        if created_policy and (due := due_at(created_policy)) is not None:
-            arguments += (b"",) * (10 - len(arguments)) + (due, thing_id)
-            keys += (due_key(self._prefix, shard_of(thing_id, self._shards)),)
+        if created_policy:
+            keys, arguments = self._making_policy(keys, arguments, op, created_policy)
         created = (policy, self._policies.generation) if created_policy else None
         self._redis.run(
             self._commit,
@@ -340,6 +338,18 @@ class TwinStore:
         lane.text = b"" if parsed else document
         lane.flying.append(op)
         self._account(lane, LANE_BYTES + len(document) * (PARSED if parsed else 1))
+
+    def _making_policy(
+        self, keys: tuple[str, ...], arguments: Arguments, op: Op, policy: JsonObject
+    ) -> tuple[tuple[str, ...], Arguments]:
+        """The commit's keys and arguments with those about a policy that is made with the thing."""
+        thing_id = op.command.thing_id
+        if op.deleted is not None:
+            arguments += (b"",) * (9 - len(arguments)) + (op.deleted.text,)
+        if (due := due_at(policy)) is not None:
+            arguments += (b"",) * (10 - len(arguments)) + (due, thing_id)
+            keys += (due_key(self._prefix, shard_of(thing_id, self._shards)),)
+        return keys, arguments
 
     def _account(self, lane: Lane, size: int) -> None:
         """Take note of what a lane takes now, and let others go if it is too much."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from app import cli_search
 from app.cli import main
 from tests.gateways import Gateway, running
 from tests.servers import redis_server, wait_for_sync
@@ -44,6 +46,28 @@ def test_a_rebuild_is_followed_to_its_end(gateway: Gateway) -> None:
     assert result.exit_code == 0, result.output
     assert "The index is built anew: 0 things" in result.output
     assert len(gateway.events("search.rebuild_finished")) == 16
+
+
+def test_without_a_terminal_the_progress_is_lines(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_search, "LINE_S", 0)
+    first, *progress, last = ask(gateway, "rebuild").output.splitlines()
+    assert first == "Looking at all things: 0 %"
+    assert all(re.fullmatch(r"Looking at all things: \d+ %", line) for line in progress)
+    assert last.startswith("The index is built anew: 0 things")
+
+
+def test_an_index_that_cannot_be_reached_is_told_with_its_reason(tmp_path: Path) -> None:
+    with redis_server() as store:
+        blocked = tmp_path / "a-file"
+        blocked.touch()
+        file = blocked / "search.sqlite"
+        one = Gateway(tmp_path, redis_url=store.url, search_index=f"sqlite:{file}")
+        with running(one):
+            status = ask(one, "status")
+    assert status.exit_code == 1
+    assert status.output.startswith(f"unavailable: {file} cannot be opened")
 
 
 def test_a_rebuild_need_not_be_waited_for(gateway: Gateway) -> None:

@@ -52,6 +52,15 @@ def test_level_is_respected(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line["event"] for line in lines(capsys)] == ["loud"]
 
 
+def test_the_pool_of_postgresql_does_not_tell_each_failed_attempt(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure(Settings(log_format="json"))
+    logging.getLogger("asyncpg.pool").warning("no connection, trying again", exc_info=OSError("x"))
+    logging.getLogger("asyncpg.pool").error("broken")
+    assert [line["event"] for line in lines(capsys)] == ["broken"]
+
+
 def test_uvicorn_and_warnings_go_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     configure(Settings(log_format="json"))
     logging.getLogger("uvicorn.error").error("it %s", "broke")
@@ -110,9 +119,11 @@ TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl-_"
         f"token {TOKEN} is wrong",
         f"Authorization: Bearer {TOKEN}",
         "/api/2/whoami?x-ditto-pre-authenticated=c2lnbmF0dXJl",
+        "postgresql:///twins?host=db&password=c2lnbmF0dXJl&user=a",
+        "postgresql://db/twins?sslpassword=c2lnbmF0dXJl",
     ],
 )
-def test_no_token_gets_through(text: str) -> None:
+def test_no_secret_of_a_text_gets_through(text: str) -> None:
     assert "c2lnbmF0dXJl" not in mask_text(text)
     assert "***" in mask_text(text)
 

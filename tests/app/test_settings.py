@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,13 @@ def test_secrets_are_never_shown() -> None:
     for wrong in ("postgresql://a:hunter2@h:many/d", "mysql://a:hunter2@h/d", "sqlite3:hunter2"):
         assert "search-index" in problems(search_index=wrong)
         assert "hunter2" not in problems(search_index=wrong)
+
+
+def test_an_index_in_postgresql_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)  # as if it were not installed
+    found = problems(search_index="postgresql://ackgate:hunter2@db/ackgate")
+    assert "pip install 'ackgate[postgres]'" in found
+    assert "hunter2" not in found
 
 
 def test_hash_password_round_trip_and_limits() -> None:

@@ -66,6 +66,7 @@ SEARCH_OF_OURS: dict[str, str] = {
 """The same for searches."""
 OTHERS_OF_OURS: dict[tuple[Route, str], str] = {
     (("get", "/api/2/things"), "413"): "the number of ids is bounded",
+    (("get", "/api/2/things"), "504"): "a search is behind it",
     (("get", "/api/2/whoami"), "400"): "headers are checked here too",
     (("put", "/api/2/things/{thingId}/policyId"), "403"): "as for every other part",
     (("patch", "/api/2/things/{thingId}/policyId"), "403"): "as for every other part",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,15 +126,19 @@ async def test_an_entry_before_the_bookmark_of_an_unfinished_index_is_indexed_an
         assert await scene.indexed() == {"a:x": 1}
 
 
-async def lose(scene: Scene, name: str) -> None:
-    """The store loses its newest entry, of a thing, and goes on."""
+async def lose(scene: Scene, name: str, *, connection: int | None = None) -> None:
+    """The store loses its newest entry, of a thing, and goes on; a ``connection`` breaks."""
     shard = shard_of(name, SHARDS)
     key = journal_key(scene.prefix, shard)
     newest = await last_entry(scene.redis, key)
+    later = next(one for n in range(99) if shard_of(one := f"a:later{n}", SHARDS) == shard)
+    await scene.redis.call("MULTI")  # so that nobody sees it happen
+    if connection is not None:
+        await scene.redis.call("CLIENT", "KILL", "ID", connection)
     await scene.redis.call("XDEL", key, newest)
     await scene.redis.call("DEL", twin_key(scene.prefix, shard, name))
-    later = next(one for n in range(99) if shard_of(one := f"a:later{n}", SHARDS) == shard)
     await scene.change(later, 1)
+    await scene.redis.call("EXEC")
 
 
 KEPT = next(
@@ -153,16 +158,15 @@ async def test_a_store_that_lost_entries_and_went_on_is_noticed_when_it_is_back(
     async with scene.indexer() as indexer:
         await built(indexer)
         await two_things(scene)
-        # As after a power loss: what is written next has a later id than what was lost.
-        scene.database.broken = True
-        await lose(scene, "a:x")
         listed = await scene.redis.call("CLIENT", "LIST")
         assert isinstance(listed, bytes)
-        for line in listed.decode().splitlines():
-            facts = dict(part.partition("=")[::2] for part in line.split())
-            if facts["name"].startswith("test-index-journal"):
-                await scene.redis.call("CLIENT", "KILL", "ID", int(facts["id"]))
-        scene.database.broken = False
+        clients = [
+            dict(part.partition("=")[::2] for part in line.split())
+            for line in listed.decode().splitlines()
+        ]
+        [reader] = [one["id"] for one in clients if one["name"] == "test-index-journal"]
+        # As after a power loss: what is written next has a later id than what was lost.
+        await lose(scene, "a:x", connection=int(reader))
         await scene.until(lambda found: "a:x" not in found)
         assert KEPT in await scene.indexed()
 
@@ -207,3 +211,18 @@ async def test_who_waits_for_a_revision_that_the_store_lost_is_told_that_it_fail
         await scene.change("a:x", 4, asked="x", record=record("a:x", revision, "a:x"))
         await wait_for(lambda: "x" in scene.statuses)
     assert scene.statuses == {"x": [500 if revision < 4 else 204]}
+
+
+async def test_what_nobody_uses_any_more_goes_by_itself(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.search.indexer.SWEEP_S", 0.05)
+    async with scene.indexer() as indexer:
+        await built(indexer)
+        await scene.change("a:x", 1, asked="one", record=record("a:x", 1, "a:x", old=1))
+        await wait_for(lambda: "one" in scene.statuses)
+        await scene.change("a:x", 2, asked="two", record=record("a:x", 2, "a:x", new=1))
+        await wait_for(lambda: "two" in scene.statuses)
+        async with asyncio.timeout(10):
+            while await scene.database.read("SELECT path FROM path") != [("attributes/new",)]:
+                await asyncio.sleep(0.01)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -423,6 +425,30 @@ async def test_the_lock_of_another_process_is_waited_for_until_the_deadline(tmp_
         assert ("c",) in await one.read("SELECT id FROM indexer")
 
 
+async def test_the_log_stays_small_under_readers_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.sql.sqlite.LOG_BYTES", 2**20)
+    monkeypatch.setattr("app.store.sql.sqlite.LOG_EVERY", 10)
+    numbers = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 20000)"
+    async with opened("sqlite", tmp_path, 3) as database:
+        await database.write([("CREATE TABLE big AS SELECT 1 AS number, 'x' AS text", ())])
+        writing = True
+
+        async def read(pause: float) -> None:
+            await asyncio.sleep(pause)  # so that there is always somebody
+            while writing:
+                await database.read(f"{numbers} SELECT count(*), count(number) FROM n, big")
+
+        readers = [asyncio.create_task(read(number / 100)) for number in range(3)]
+        for _ in range(400):
+            await database.write([("UPDATE big SET text = hex(randomblob(10000))", ())])
+        writing = False
+        await asyncio.gather(*readers)
+        # 400 times 5 pages and more: some 9 MiB.
+        assert (tmp_path / "search.sqlite-wal").stat().st_size < 4 * 2**20
+
+
 # --- PostgreSQL
 
 
@@ -462,6 +488,35 @@ async def test_a_server_that_goes_and_comes_back(
             await database.read("SELECT 1")
         own_postgres.start()
         assert await database.read("SELECT 1") == [(1,)]
+
+
+async def test_a_server_that_takes_no_cancellation_is_not_waited_for(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async with opened(postgres.database(), tmp_path, 1) as database:
+        for asked in (
+            lambda: database.read("SELECT 1", timeout=0.2),
+            lambda: database.write([("SELECT 1", ())], timeout=0.2),
+        ):
+            ((backend,),) = await database.read("SELECT pg_backend_pid()")
+            os.kill(backend, signal.SIGSTOP)  # as one that is behind a cut network
+            try:
+                async with asyncio.timeout(20):
+                    with pytest.raises(IndexBusy):
+                        await asked()
+                    # On another connection.
+                    assert await database.read("SELECT 2") == [(2,)]
+            finally:
+                os.kill(backend, signal.SIGCONT)
+        ((backend,),) = await database.read("SELECT pg_backend_pid()")
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(20):
+                with pytest.raises(IndexBusy):
+                    await database.read("SELECT 1", timeout=0.2)
+                await database.close()
+        finally:
+            os.kill(backend, signal.SIGCONT)
 
 
 async def test_transactions_that_wait_for_each_other_are_tried_again(

@@ -139,3 +139,13 @@ async def test_a_rebuild_may_be_wanted_before_anybody_has_indexed(database: Data
     await want_rebuild(database, "data", SHARDS)
     one = await leases(database, "one")
     assert len(await one.take(range(SHARDS))) == SHARDS
+
+
+async def test_a_rebuild_that_is_asked_for_has_seen_nothing_yet(database: Database) -> None:
+    one = await leases(database, "one")
+    await one.renew([])
+    # As the rebuild before has left it.
+    await database.write([("UPDATE shard SET rebuild_seen = 7, rebuild_total = 7", ())])
+    await want_rebuild(database, "data", SHARDS)
+    rows = await database.read("SELECT rebuild_seen, rebuild_total FROM shard ORDER BY shard")
+    assert [tuple(row) for row in rows] == [(0, 0)] * SHARDS

@@ -10,7 +10,7 @@ import pytest
 
 from acks.search_terms import terms_of
 from app.store.sql import index_writer, sweeping
-from app.store.sql.database import Database, Params, Row, Write
+from app.store.sql.database import Database, IndexBusy, Params, Row, Write
 from app.store.sql.index_writer import IndexWriter, PolicyChange, Status
 from tests.store.test_search_index_writer import (
     class_of,
@@ -137,6 +137,21 @@ async def test_a_policy_whose_class_was_removed_gets_it_again(
     assert again > first  # no number is used twice: readers remember what they stand for
     await writer.sweep()
     assert await database.read("SELECT subject, class FROM class_subject") == [("s:x", again)]
+
+
+async def test_a_batch_that_was_written_after_it_was_given_up_is_no_refusal(
+    database: Database, writer: IndexWriter
+) -> None:
+    changes = [thing("t:a", 1), thing("t:b", 1)]
+
+    async def first() -> None:
+        await IndexWriter(database).apply(0, 1, None, changes)
+
+    late = IndexWriter(Interrupted(database, "UPDATE shard", first))
+    with pytest.raises(IndexBusy):
+        await late.apply(0, 1, "5-0", changes)
+    again = await late.apply(0, 1, "5-0", changes)
+    assert {result.status for result in again.values()} == {Status.UNCHANGED}
 
 
 async def test_sweeps_and_writers_get_along(database: Database) -> None:

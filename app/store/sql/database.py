@@ -8,6 +8,7 @@ with ``?`` for a parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from app.store.sql.dialect import Dialect
 
 _POSTGRES = ("postgresql://", "postgres://")
+NEEDS_POSTGRES = "an index in PostgreSQL needs the extra postgres (pip install 'ackgate[postgres]')"
 
 Row = tuple[Any, ...]
 Params = Sequence[Any]
@@ -104,7 +106,10 @@ async def open_index(
 
 
 def check_index(index: str) -> None:
-    """Raises ValueError, with a text that holds no password, if ``index`` names no index."""
+    """Raises ValueError if ``index`` names no index, or one whose library is not installed.
+
+    The text holds no password.
+    """
     if index in ("sqlite", "off") or (index.startswith("sqlite:") and len(index) > len("sqlite:")):
         return
     if index.startswith(_POSTGRES):
@@ -115,6 +120,8 @@ def check_index(index: str) -> None:
         except ValueError:
             named = None
         if named:
+            if find_spec("asyncpg") is None:
+                raise ValueError(NEEDS_POSTGRES)
             return
     raise ValueError("sqlite, sqlite:/path, postgresql://user:password@host:port/database or off")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from acks.search_terms import Place, storable
-from app.store.sql.database import BadRow, Database, NotOwner, Write
+from app.store.sql.database import BadRow, Database, IndexBusy, NotOwner, Write
 from app.store.sql.index_rows import (
     Change,
     Indexed,
@@ -175,6 +175,7 @@ class IndexWriter:
                     raise
                 continue  # paths have been removed since we looked
             except BadRow as refused:
+                await self._check_indexed(placed)
                 log.warning("search.batch_refused", shard=shard, error=str(refused))
                 one = _guard(shard, fence, None, 0, sweeps)
                 await self._one_by_one(one, shard, placed, policies, mark, results)
@@ -182,6 +183,15 @@ class IndexWriter:
             break
         for policy in policies:
             _remember(self._policies, policy.policy_id, None)
+
+    async def _check_indexed(self, changed: Sequence[Rows]) -> None:
+        """Raises IndexBusy if the index has not what it had when the changes were planned.
+
+        A batch that was given up may have been written after all, by a server that was late.
+        """
+        indexed = await self._indexed([rows.thing_id for rows in changed])
+        if any(indexed.get(rows.thing_id) != rows.was for rows in changed):
+            raise IndexBusy("the search index has changed meanwhile")
 
     async def _one_by_one(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from itertools import count
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from app.store.sql.database import (
+    NEEDS_POSTGRES,
     BadRow,
     IndexBusy,
     IndexUnavailable,
@@ -32,6 +33,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+CANCEL_S = 1.0
+"""How long a query that is given up may take to end before its connection is closed, s."""
 CLOSING_S = 5.0
 """Longest wait for what is running when the connections are closed, s."""
 _LOCK = 0x61636B67  # of the schema; any number that no one else uses in this database
@@ -54,10 +57,7 @@ async def open_postgres(url: str, *, readers: int, timeout: float) -> PostgresDa
     try:
         import asyncpg
     except ImportError:
-        raise IndexUnavailable(
-            "search_index names a PostgreSQL database: that needs the extra postgres "
-            "(pip install 'ackgate[postgres]')"
-        ) from None
+        raise IndexUnavailable(NEEDS_POSTGRES) from None
     del asyncpg
     database = PostgresDatabase(url, connections=readers, timeout=timeout)
     try:
@@ -78,6 +78,8 @@ class PostgresDatabase:
         self._connections = connections
         self._timeout = timeout
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._used: dict[asyncio.Task[Any] | None, Any] = {}  # connections by who uses them
+        self._given_up: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Connect and bring the schema up to date; raises IndexUnavailable."""
@@ -128,6 +130,8 @@ class PostgresDatabase:
         pool, self._pool = self._pool, None
         if pool is None:
             return
+        for task in self._given_up:
+            self._cut(task)
         try:
             async with asyncio.timeout(CLOSING_S):
                 await pool.close()
@@ -142,22 +146,25 @@ class PostgresDatabase:
         async def connected() -> T:
             if self._pool is None:
                 raise IndexUnavailable("the search index has been closed")
+            task = asyncio.current_task()
             while True:  # until the deadline: two transactions that met do not meet for ever
                 try:
                     async with self._pool.acquire() as connection:
+                        self._used[task] = connection
                         return await work(connection)
                 except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as problem:
                     log.info("search.transaction_again", error=str(problem))
+                finally:
+                    self._used.pop(task, None)
 
         return await self._guarded(connected, self._timeout if timeout is None else timeout)
 
-    async def _guarded(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
         """Do ``work`` within its deadline, and translate what goes wrong."""
         import asyncpg
 
         try:
-            async with asyncio.timeout(seconds):
-                return await work()
+            return await self._in_time(work(), seconds)
         except (TimeoutError, asyncpg.QueryCanceledError):
             raise IndexBusy(f"the search index did not answer within {seconds:g} s") from None
         except (
@@ -169,6 +176,46 @@ class PostgresDatabase:
         except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as problem:
             # Not chained: an error about the URL may show it.
             raise IndexUnavailable(f"the search index: {_told(problem)}") from None
+
+    async def _in_time(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Do ``work``; raises TimeoutError, and leaves it to itself, if it takes too long.
+
+        It cannot be waited for: the library lets go of a connection only when the server has taken
+        the cancellation, and a server that is frozen or cut off never does.
+        """
+        task = asyncio.create_task(work, name="search-sql")
+        try:
+            if not (await asyncio.wait((task,), timeout=seconds))[0]:
+                raise TimeoutError
+            return task.result()
+        finally:
+            if not task.done():
+                self._give_up(task)
+
+    def _give_up(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task, and close its connection if that does not help."""
+        task.cancel()
+        timer = asyncio.get_running_loop().call_later(CANCEL_S, self._cut, task)
+
+        def ended(_: object) -> None:
+            timer.cancel()
+            self._given_up.discard(task)
+            if not task.cancelled():
+                task.exception()  # seen
+
+        self._given_up.add(task)
+        task.add_done_callback(ended)
+
+    def _cut(self, task: asyncio.Task[Any]) -> None:
+        import asyncpg
+
+        connection = self._used.get(task)
+        if connection is not None:
+            log.warning("search.connection_cut", reason="the database did not take a cancellation")
+            try:
+                connection.terminate()
+            except asyncpg.InterfaceError:
+                return  # it has been given back
 
     async def _migrate(self, connection: Any) -> None:
         if await connection.fetchval("SHOW server_encoding") != "UTF8":

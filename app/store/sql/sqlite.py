@@ -35,6 +35,9 @@ CACHE_KIB = 48 * 1024
 """Memory for pages per connection, KiB."""
 ANALYZE_EVERY = 2_000
 """Transactions after which SQLite looks again at how much there is of what."""
+LOG_EVERY, LOG_BYTES = 50, 128 * 2**20
+"""Transactions between looks at the write-ahead log, and the size from which it is begun anew."""
+_LOG_WAIT_MS = 1_000  # for readers of the log
 _CHECKPOINT_PAGES = 4_000
 _LOG_BYTES = 64 * 2**20
 _OLDEST = (3, 38, 0)  # RETURNING, and JSON functions everywhere
@@ -144,9 +147,17 @@ class SqliteDatabase:
             self._writes += 1
             if self._writes % ANALYZE_EVERY == 0:
                 _analyze(lane)
+            if self._writes % LOG_EVERY == 0 and self._log_bytes() > LOG_BYTES:
+                _restart_log(lane)
             return rows
 
         return await self._use(self._writing, transaction, timeout)
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self.file}-wal").st_size
+        except OSError:
+            return 0
 
     async def close(self) -> None:
         """See :class:`~app.store.sql.database.Database`."""
@@ -317,6 +328,21 @@ def _analyze(lane: _Lane) -> None:
     except (sqlite3.Error, _Stopped) as problem:
         # What was written before it is written.
         log.info("search.not_analyzed", error=str(problem))
+
+
+def _restart_log(lane: _Lane) -> None:
+    """Begin the log anew: SQLite does not do it by itself while there is always somebody reading.
+
+    Waits for those who read now, not for those who come; if they take too long, another time.
+    """
+    try:
+        lane.run(f"PRAGMA busy_timeout = {_LOG_WAIT_MS}")
+        lane.run("PRAGMA wal_checkpoint(RESTART)")
+    except (sqlite3.Error, _Stopped) as problem:
+        log.info("search.log_not_restarted", error=str(problem))
+    finally:
+        assert lane.connection is not None
+        lane.connection.execute(f"PRAGMA busy_timeout = {int(_PATIENCE_S * 1000)}")
 
 
 def _transaction(lane: _Lane, statements: Sequence[Write | tuple[str, Params]]) -> list[list[Row]]:
