@@ -73,7 +73,9 @@ class SearchStream:
 
     async def _send_pages(self, wire: Wire) -> None:
         request: SearchRequest | None = await self._first()
-        while request is not None and not self._draining():
+        while request is not None:
+            if self._draining():  # to end without a word would mean that this is all
+                raise error("gateway:service.unavailable", reason="It is shutting down.")
             page = await self._fetched(wire, request)
             chunk, size = [], 0
             for thing_id, item in zip(page.ids, page.items, strict=True):

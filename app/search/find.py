@@ -36,6 +36,9 @@ RARE = 200
 """If fewer than one of so many values fit a pattern, all of them are looked at."""
 
 
+_NAME = "coalesce((SELECT value FROM meta WHERE key = 'index'), '')"
+
+
 class Hit(NamedTuple):
     """A thing that was found; ``keys`` are its values of the sort, JSON, one for each sort key."""
 
@@ -70,6 +73,7 @@ class Finder:
         self._few = few
         self._some = some
         self._classes = Classes(database)
+        self._name = ""
 
     async def find(self, query: Query, timeout_s: float) -> list[Hit]:
         """The first ``limit`` things in the order of the sort.
@@ -122,23 +126,25 @@ class Finder:
         asked = in_line(
             [
                 Sql(
-                    "SELECT class AS num, '' AS path, 0 AS depth, '' AS feature, '' AS wild"
-                    f" FROM class_subject WHERE {own.text}",
+                    f"SELECT coalesce(max(class), 0) AS num, {_NAME} AS path, 0 AS depth,"
+                    f" '' AS feature, '' AS wild FROM class_subject WHERE {own.text}",
                     own.params,
                 ),
                 *paths_query(dialect, (*names, *sorted_by)),
             ],
             " UNION ALL ",
         )
-        classes: list[int] = []
+        last, name = 0, ""
         paths: dict[int, PathRow] = {}
         for row in await self._read(asked, until):
             if row[2]:
                 paths[row[0]] = PathRow(*row)
             else:
-                classes.append(row[0])
+                last, name = row[:2]
         now_ms = int(query.now.timestamp() * 1000)
-        sight = await self._classes.sight(query.subjects, classes, now_ms, self._left(until))
+        if name != self._name:  # made anew from nothing: its classes have other numbers
+            self._name, self._classes = name, Classes(self._database)
+        sight = await self._classes.sight(query.subjects, own, last, now_ms, self._left(until))
         if not sight.all:
             return None
         return Compiler(dialect, Properties(sight, paths.values()), query.now)

@@ -73,6 +73,7 @@ class Search:
         self._index = index
         self._twins = twins
         self._open = 0
+        self._told = ""  # why there is no index, as it stands in the log
         self.answered = 0
         self.failed = 0
 
@@ -154,11 +155,14 @@ class Search:
             raise error("gateway:service.unavailable", reason=reason) from None
         except IndexUnavailable as problem:
             self.failed += 1
-            log.warning("search.index_unavailable", error=str(problem))
+            if self._told != str(problem):
+                self._told = str(problem)
+                log.warning("search.index_unavailable", error=self._told)
             reason = "The search index cannot be reached."
             raise error("gateway:service.unavailable", reason=reason) from None
         finally:
             self._open -= 1
+        self._told = ""
         self.answered += 1
 
     def _timeout_s(self, request: SearchRequest) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,7 +25,10 @@ Path = tuple[str, ...]
 _ME = ("me",)
 _REQUESTERS = 256
 _REMEMBERED = 200_000  # classes, over all requesters
+_PAGE = 5_000
+_KEPT_S = 600.0  # what is known of a requester is learnt anew then, without what was removed
 _BATCH = 500  # rules read at a time: parsing more would keep everybody else waiting
+_MASKS = 8  # lists of classes remembered by one sight
 _SPOTS = 4096  # decisions remembered by one set of rules
 
 
@@ -100,6 +103,7 @@ class Sight:
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = tuple(group for group in groups if group.rights.any())
         self.all = (1 << len(self.groups)) - 1
+        self._classes: dict[int, list[int]] = {}
 
     def readers(self, path: Path) -> int:
         """The groups that let the requester read a value at ``path``."""
@@ -110,13 +114,14 @@ class Sight:
         return sum(1 << at for at, group in enumerate(self.groups) if wanted(group.rights))
 
     def classes(self, mask: int) -> list[int]:
-        """The classes of the groups in ``mask``."""
-        return [
-            number
-            for at, group in enumerate(self.groups)
-            if mask >> at & 1
-            for number in group.classes
-        ]
+        """The classes of the groups in ``mask``; not to be changed."""
+        found = self._classes.get(mask)
+        if found is None:
+            chosen = [group for at, group in enumerate(self.groups) if mask >> at & 1]
+            found = [number for group in chosen for number in group.classes]
+            if len(self._classes) < _MASKS:
+                self._classes[mask] = found
+        return found
 
     def condition(self, dialect: Dialect, mask: int) -> Sql:
         """Whether the policy of a thing, of which something may be read, is of ``mask``."""
@@ -138,63 +143,101 @@ def among(dialect: Dialect, column: str, numbers: Sequence[int]) -> Sql:
     return Sql(f"({dialect.among(column)})", (list(numbers),))
 
 
+class _Known:
+    """What the classes up to ``last`` say about one requester, by what they say.
+
+    Some may have been removed since ``born``: no policy is of them, so they let nobody read.
+    """
+
+    def __init__(self, born: float) -> None:
+        self.born = born
+        self.last = 0
+        self.size = 0
+        self._groups: dict[Rules, list[int]] = {}
+        self._sight: Sight | None = None
+        self._from = 0
+        self._until: int | None = None
+
+    def add(self, classes: Sequence[tuple[int, Rules]]) -> None:
+        """Take in some more, in the order of their numbers."""
+        for number, rules in classes:
+            self._groups.setdefault(rules, []).append(number)
+        self.last = classes[-1][0]
+        self.size += len(classes)
+        self._sight = None
+
+    def sight(self, now_ms: int) -> Sight:
+        """What the requester may read at that moment."""
+        over = self._until is not None and now_ms >= self._until
+        if self._sight is None or over or now_ms < self._from:
+            current: dict[Rules, list[int]] = {}
+            for rules, members in self._groups.items():
+                current.setdefault(_current(rules, now_ms), []).extend(members)
+            expiries = {rule.expiry for rules in self._groups for rule in rules}
+            later = [one for one in expiries if one is not None and one > now_ms]
+            self._from, self._until = now_ms, min(later, default=None)
+            groups = [Group(_rights(rules), tuple(each)) for rules, each in current.items()]
+            self._sight = Sight(groups)
+        return self._sight
+
+
 class Classes:
-    """What is known of classes: what each says about a requester. Classes never change."""
+    """What is known of classes: what each says about a requester.
+
+    Classes never change, and a new one has a greater number than all that anybody has seen.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known: OrderedDict[tuple[str, ...], dict[int, Rules]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ...], _Known] = OrderedDict()
 
     async def sight(
-        self, subjects: tuple[str, ...], classes: Iterable[int], now_ms: int, timeout: float
+        self, subjects: tuple[str, ...], own: Sql, last: int, now_ms: int, timeout: float
     ) -> Sight:
-        """What the requester may read at ``now_ms`` if ``classes`` are those that name a subject.
+        """What the requester may read at ``now_ms``.
 
+        ``own`` says whether the column ``subject`` is one of the requester's, ``last`` is the
+        greatest number of a class that grants one of them anything, 0 for none.
         Raises IndexUnavailable, IndexBusy.
         """
-        numbers = sorted(set(classes))
         known = self._of(subjects)
-        mine = {number: known[number] for number in numbers if number in known}
-        unknown = [number for number in numbers if number not in mine]
-        for start in range(0, len(unknown), _BATCH):
-            learned = await self._learn(subjects, unknown[start : start + _BATCH], timeout)
-            mine |= learned
-            known |= learned
-        if len(known) > 2 * len(numbers) + _BATCH:
-            for number in known.keys() - set(numbers):  # of policies that have changed since
-                del known[number]
-        grouped: dict[Rules, list[int]] = {}
-        for number in numbers:
-            grouped.setdefault(mine.get(number, frozenset()), []).append(number)
-        current: dict[Rules, list[int]] = {}
-        for rules, members in grouped.items():
-            current.setdefault(_current(rules, now_ms), []).extend(members)
-        return Sight([Group(_rights(rules), tuple(each)) for rules, each in current.items()])
+        while known.last < last:
+            at = known.last
+            rows = await self._database.read(
+                "SELECT num, rules FROM class WHERE num IN (SELECT class FROM class_subject "
+                f"WHERE {own.text} AND class > ?) ORDER BY num LIMIT ?",
+                (*own.params, at, _PAGE),
+                timeout,
+            )
+            if not rows:
+                break  # they have been removed meanwhile
+            for start in range(0, len(rows), _BATCH):
+                if known.last != at:
+                    break  # somebody else has read on
+                piece = rows[start : start + _BATCH]
+                known.add([(num, _about(subjects, rules)) for num, rules in piece])
+                at = known.last
+                await asyncio.sleep(0)  # others have their turn
+        return known.sight(now_ms)
 
-    def _of(self, subjects: tuple[str, ...]) -> dict[int, Rules]:
+    def _of(self, subjects: tuple[str, ...]) -> _Known:
+        now = asyncio.get_running_loop().time()
         known = self._known.get(subjects)
-        if known is not None:
+        if known is not None and now - known.born < _KEPT_S:
             self._known.move_to_end(subjects)
             return known
+        self._known.pop(subjects, None)
         while self._known and (
-            len(self._known) >= _REQUESTERS or sum(map(len, self._known.values())) >= _REMEMBERED
+            len(self._known) >= _REQUESTERS
+            or sum(one.size for one in self._known.values()) >= _REMEMBERED
         ):
             self._known.popitem(last=False)
-        known = self._known[subjects] = {}
+        known = self._known[subjects] = _Known(now)
         return known
 
-    async def _learn(
-        self, subjects: tuple[str, ...], numbers: list[int], timeout: float
-    ) -> dict[int, Rules]:
-        condition = among(self._database.dialect, "num", numbers)
-        found = await self._database.read(
-            f"SELECT num, rules FROM class WHERE {condition.text}", condition.params, timeout
-        )
-        learned = {
-            number: _interned(rules_for(subjects, orjson.loads(text))) for number, text in found
-        }
-        await asyncio.sleep(0)  # others have their turn
-        return learned
+
+def _about(subjects: tuple[str, ...], text: str) -> Rules:
+    return _interned(rules_for(subjects, orjson.loads(text)))
 
 
 def rules_for(subjects: tuple[str, ...], document: dict[str, Any]) -> Rules:

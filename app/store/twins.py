@@ -64,6 +64,7 @@ PARSED = 6
 """How many times the bytes of its text a parsed document takes, about."""
 
 Arguments = tuple[str | bytes | int, ...]
+"""Arguments of a script."""
 OnWritten = Callable[[Command, bytes], None]
 """Hears where in the journal a change with assigned members is: (command, entry id)."""
 OnTwin = Callable[[tuple[Twin, bytes, Policy] | GatewayError], None]

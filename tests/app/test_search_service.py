@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from acks.errors import GatewayError
 from acks.signals import Query, Response
@@ -79,6 +80,22 @@ async def test_no_index_at_all() -> None:
     assert "search_index" in str(description)
     await index.close()
     await index.close()
+
+
+async def test_an_index_that_is_away_is_not_logged_for_each_search() -> None:
+    async def opened() -> Database:
+        raise IndexUnavailable("connection refused")
+
+    search, index = search_by(opened)
+    index.start()
+    with capture_logs() as logged:
+        for _ in range(50):
+            assert (await refusal(search))[0] == 503
+    await index.close()
+    told = [one for one in logged if one["event"] == "search.index_unavailable"]
+    # By the search, and by what opens the index at each of its attempts.
+    assert 1 <= len(told) < 10
+    assert {one["error"] for one in told} == {"connection refused"}
 
 
 async def test_searches_wait_for_the_index_no_longer_than_they_may() -> None:
