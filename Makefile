@@ -40,7 +40,7 @@ amqp10: $(AMQP10_STAMP) ## Add the library of AMQP 1.0 to .venv; needs a C compi
 
 .PHONY: test
 test: $(DEV_STAMP) ## Run the tests (T=tests/core for one ring, ARGS="-k name" for pytest)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(T) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(T) $(ARGS)
 
 .PHONY: lint
 lint: $(DEV_STAMP) ## Check format, lint, types and layering

@@ -186,7 +186,7 @@ class Node:
             lambda: store_id(self._redis, prefix),
             timeout=settings.search_timeout,
         )
-        self._reader = IndexReader(self._index.opened)
+        self._reader = IndexReader(self._index.opened, self._index.check)
         gateway.index = lambda: self._index.name
         self._search = Search(self._reader, gateway, int(settings.search_timeout * 1000))
         policies = PolicyCommands(self._policies, rules, settings.max_headers_chars)

@@ -29,7 +29,7 @@ from app.store.redis_client import Redis, RedisAddress, StoreUnavailable
 from app.store.sql.database import Database, open_index
 from app.store.sql.index_writer import IndexWriter
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger("app.search.child")  # here __name__ is "__main__"
 
 SAY_S = 1.0
 """How often it says how it is, s."""

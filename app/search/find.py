@@ -9,7 +9,7 @@ until the page is full.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -66,9 +66,20 @@ class Query:
 
 
 class Finder:
-    """Finds things in one database. Remembers who may read what, for a bounded number of rules."""
+    """Finds things in one database. Remembers who may read what, for a bounded number of rules.
 
-    def __init__(self, database: Database, *, few: int = FEW, some: int = SOME) -> None:
+    ``check`` is called when the index has been made anew; it raises what a search is to raise then.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        few: int = FEW,
+        some: int = SOME,
+        check: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._check = check
         self._database = database
         self._few = few
         self._some = some
@@ -142,7 +153,9 @@ class Finder:
             else:
                 last, name = row[:2]
         now_ms = int(query.now.timestamp() * 1000)
-        if name != self._name:  # made anew from nothing: its classes have other numbers
+        if name != self._name:  # it was made anew: numbers stand for other classes
+            if self._name and self._check is not None:
+                await self._check()
             self._name, self._classes = name, Classes(self._database)
         sight = await self._classes.sight(query.subjects, own, last, now_ms, self._left(until))
         if not sight.all:

@@ -45,6 +45,14 @@ class GatewayIndex:
             self._checked = True
         return database
 
+    async def check(self) -> None:
+        """Look again whether the index is of our data, as it has another name.
+
+        Raises IndexOff, and IndexUnavailable if it is not.
+        """
+        self._checked, self.name = False, None
+        await self.opened()
+
     async def unchecked(self) -> Database:
         """The index, whatever data it was made from. Raises IndexOff, IndexUnavailable."""
         if self._index == "off":

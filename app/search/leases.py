@@ -171,6 +171,11 @@ async def want_rebuild(database: Database, store: str, shards: int) -> None:
         ),
     ]
     if (await _facts(database)).get("store", store) != store:
-        # Who indexes the other data must write nothing more.
-        statements.append(Write("UPDATE shard SET fence = fence + 1, owner = '', lease_until = 0"))
+        # Who indexes the other data must write nothing more, who searches it find nothing more;
+        # and of what is left of it nobody here may learn.
+        statements += [
+            Write("UPDATE shard SET fence = fence + 1, owner = '', lease_until = 0"),
+            Write("UPDATE meta SET value = ? WHERE key = 'index'", (uuid4().hex,)),
+            Write("UPDATE policy SET class = NULL, revision = -1"),
+        ]
     await database.write(statements)

@@ -23,11 +23,17 @@ class IndexReader:
     """Finds things, as soon as the index is open.
 
     ``open_`` opens it, and raises IndexOff if there is none, or IndexUnavailable. Closing it is
-    the business of whoever gives ``open_``.
+    the business of whoever gives ``open_``. ``check`` is called when the index has been made anew,
+    and raises IndexUnavailable if it is not ours any more.
     """
 
-    def __init__(self, open_: Callable[[], Awaitable[Database]]) -> None:
+    def __init__(
+        self,
+        open_: Callable[[], Awaitable[Database]],
+        check: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._open = open_
+        self._check = check
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._finder: Finder | None = None
@@ -61,7 +67,7 @@ class IndexReader:
         delay = FIRST_DELAY
         while self._finder is None:
             try:
-                self._finder = Finder(await self._open())
+                self._finder = Finder(await self._open(), check=self._check)
                 log.info("search.index_open")
             except IndexOff as off:
                 self._problem = off

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -12,7 +13,9 @@ import pytest
 
 from app.search import visibility
 from app.search.find import Finder, Query
-from app.store.sql.database import Database
+from app.search.index import GatewayIndex
+from app.search.leases import want_rebuild
+from app.store.sql.database import Database, IndexUnavailable
 from app.store.sql.index_writer import IndexWriter, PolicyChange
 from tests.store.test_search_index_writer import shard, thing
 
@@ -110,3 +113,39 @@ async def test_an_index_that_was_made_anew_has_other_classes(
     await anew.apply(0, 1, None, [thing("t:c", 1, policy="t:q")], [policy("t:q", 1, me="")])
     assert await found(finder) == ["t:c"]
     assert await found(finder, ("s:other",)) == ["t:b"]
+
+
+async def test_an_index_that_others_have_taken_over_tells_nothing(
+    index: str, tmp_path: Path
+) -> None:
+    async def ours() -> str:
+        return "ours"
+
+    async def theirs() -> str:
+        return "theirs"
+
+    gateway = GatewayIndex(index, tmp_path, ours, timeout=10)
+    other = GatewayIndex(index, tmp_path, theirs, timeout=10)
+    try:
+        database = await gateway.opened()
+        await shard(database)
+        finder = Finder(database, check=gateway.check)
+        await IndexWriter(database).apply(0, 1, None, [thing("t:a", 1)], [policy("t:p", 1, me="")])
+        assert await found(finder) == ["t:a"]
+        with pytest.raises(IndexUnavailable):
+            await other.opened()
+        await want_rebuild(await other.unchecked(), "theirs", 1)
+        for _ in range(2):
+            with pytest.raises(IndexUnavailable):
+                await found(finder)
+        assert gateway.name is None
+        # They see nothing of what was ours, be the subjects called the same.
+        assert await found(Finder(await other.opened(), check=other.check)) == []
+        await want_rebuild(database, "ours", 1)
+        assert await found(finder) == []
+        await IndexWriter(database).apply(0, 3, None, [], [policy("t:p", 1, me="")])
+        assert await found(finder) == ["t:a"]
+        assert gateway.name
+    finally:
+        await gateway.close()
+        await other.close()
