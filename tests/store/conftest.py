@@ -16,6 +16,34 @@ from tests.postgres import PostgresServer, postgres_binaries, postgres_server
 from tests.servers import RedisServer, redis_binaries, redis_server
 
 BINARIES = redis_binaries()
+PAIRS = {("valkey", "sqlite"), ("redis", "postgresql")}
+"""The stores and databases that are tested together: neither knows of the other."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out a store with a database that are no pair, unless something of the pairs is missing.
+
+    A test of both has each store and each database once, not each store with each database.
+    """
+    if len(BINARIES) < 2 or postgres_binaries() is None:
+        return
+    left_out = [item for item in items if not is_paired(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_paired(item)]
+
+
+def is_paired(item: pytest.Item) -> bool:
+    """Whether this is no test of a store here with a database that is not its own."""
+    if Path(__file__).parent not in item.path.parents:
+        return True
+    chosen = (
+        item.callspec.params
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else {}
+    )
+    store, database = chosen.get("binary"), chosen.get("index")
+    return store is None or database is None or (store, database) in PAIRS
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
