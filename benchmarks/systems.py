@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -85,11 +86,13 @@ def nodes(
     with ExitStack() as stack:
         appendfsync = "everysec" if system == RELAXED else "always"
         store = stack.enter_context(redis_server(lab, appendfsync))
+        # The search index is as new as the store.
+        place = stack.enter_context(tempfile.TemporaryDirectory(dir=lab.folder))
         processes, ports = [], []
         for _ in range(count):
             port = free_port()
             arguments, environment = command(system, port, store)
-            environment |= settings or {}
+            environment |= {"ACKGATE_DATA_DIR": f"{place}/data"} | dict(settings or {})
             log = lab.folder / f"{system}.log"
             child = running(arguments, core=lab.server_core, log=log, env=environment)
             processes.append(stack.enter_context(child))

@@ -51,7 +51,10 @@ class SparkJob:
         ]
         command += ["--ready-file", str(self._ready)]
         env = child_environment(redis_url=self._redis_url)
-        env["SPARK_LOCAL_DIRS"] = str(self._place / "scratch")
+        scratch = self._place / "scratch"
+        scratch.mkdir()
+        # Spark, killed while its Java starts, leaves something behind: it goes with the demo.
+        env["SPARK_LOCAL_DIRS"] = env["TMPDIR"] = str(scratch)
         self.child = await Child.start("Spark", command, self._place / "spark.log", env)
 
     async def ready(self) -> None:

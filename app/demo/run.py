@@ -149,7 +149,8 @@ class Stage:
             command = [sys.executable, "-m", "app", "serve", "--port", "0", "--dev"]
             command += ["--redis-url", self._store.url]
             log = self._place / f"gateway{number}.log"
-            env = child_environment(log_format="json")
+            # Both use one search index, not the user's.
+            env = child_environment(log_format="json", data_dir=str(self._place / "data"))
             self._gateways.append(await Child.start(f"gateway {number}", command, log, env))
         uses = ("takes the requests", "serves the subscriber")
         for child, use in zip(self._gateways, uses, strict=True):
