@@ -42,6 +42,10 @@ amqp10: $(AMQP10_STAMP) ## Add the library of AMQP 1.0 to .venv; needs a C compi
 test: $(DEV_STAMP) ## Run the tests (T=tests/core for one ring, ARGS="-k name" for pytest)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(T) $(ARGS)
 
+.PHONY: soak
+soak: $(DEV_STAMP) ## Kill gateway and store 200 times under load, in five minutes (KILLS=n)
+	KILLS=$${KILLS:-200} $(BIN)/python -m pytest tests/cluster/test_kill9.py $(ARGS)
+
 .PHONY: lint
 lint: $(DEV_STAMP) ## Check format, lint, types and layering
 	$(BIN)/ruff format --check .
