@@ -171,7 +171,7 @@ def _offset(offset: int) -> int:
 
 
 def _check_property(name: str) -> None:
-    if "*" in name.split("/")[1:2]:
+    if name.removeprefix("/").split("/")[:2] == ["features", "*"]:
         raise invalid("The option 'sort' takes no property of all features.")
     try:
         parse_checked(format_predicate(Comparison("eq", name, (None,))), frozenset())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acks.errors import GatewayError
@@ -133,6 +133,7 @@ NAMES = st.text(
 )
 
 
+@example([("*", False)])  # the name of an attribute, not all features
 @given(st.lists(st.tuples(NAMES, st.booleans()), min_size=1, max_size=8))
 def test_a_sort_is_written_as_it_is_read(given_keys: list[tuple[str, bool]]) -> None:
     keys = total(tuple(SortKey(f"attributes/{name}", down) for name, down in given_keys))

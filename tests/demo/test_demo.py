@@ -20,6 +20,11 @@ MARK = "DEMO_TEST_MARK"
 ACKGATE = Path(sys.executable).with_name("ackgate")
 
 
+def _interruptible() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and its children do: not the demo."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Run:
     """A running demo whose processes can be found by their environment, files in ``place``."""
 
@@ -30,7 +35,12 @@ class Run:
         env = os.environ | {MARK: self._mark, "TMPDIR": str(place)} | environment
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                [ACKGATE, "demo"], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env
+                [ACKGATE, "demo"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=env,
+                preexec_fn=_interruptible,  # noqa: PLW1509  # it takes no lock
             )
 
     @property
