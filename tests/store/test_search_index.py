@@ -27,6 +27,7 @@ from app.store.sql.database import (
     open_index,
     sqlite_file,
 )
+from app.store.sql.index_writer import IndexWriter
 from app.store.sql.schema import VERSION, steps
 from tests.postgres import PostgresServer
 
@@ -567,3 +568,17 @@ def test_every_step_of_the_schema_is_for_both() -> None:
 
     assert [len(step) for step in steps(SQLITE, 0)] == [len(step) for step in steps(POSTGRESQL, 0)]
     assert steps(SQLITE, VERSION) == []
+
+
+async def test_who_opened_an_empty_index_heeds_what_was_analysed_since(tmp_path: Path) -> None:
+    """SQLite reads its statistics with the schema, so this has to be read anew everywhere."""
+    first = await open_index("sqlite", tmp_path)
+    other = await open_index("sqlite", tmp_path)
+    try:
+        await first.write([Write("ANALYZE")])  # makes the tables of the statistics
+        before = await other.read("PRAGMA schema_version")
+        await IndexWriter(first).analyze()
+        assert await other.read("PRAGMA schema_version") != before
+    finally:
+        await first.close()
+        await other.close()

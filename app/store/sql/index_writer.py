@@ -28,6 +28,7 @@ from app.store.sql.index_rows import (
     rows_of,
     thing_writes,
 )
+from app.store.sql.schema import HEED_ANALYSIS
 from app.store.sql.sweeping import Sweeper
 
 __all__ = ["Change", "IndexWriter", "PolicyChange", "Result", "Status"]
@@ -248,7 +249,8 @@ class IndexWriter:
 
     async def analyze(self) -> None:
         """Have the database look at how much there is of what; raises as :meth:`sweep`."""
-        await self._database.write([Write("ANALYZE")])
+        then = HEED_ANALYSIS if self._database.dialect.name == "sqlite" else ()
+        await self._database.write([Write(each) for each in ("ANALYZE", *then)])
 
     # --- what has to be known before
 

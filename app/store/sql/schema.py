@@ -149,6 +149,10 @@ _WORDS = {
     },
 }
 
+HEED_ANALYSIS = ("CREATE TABLE analysed (n)", "DROP TABLE analysed")
+"""After ANALYZE in SQLite: a changed schema has all connections, also those of other processes,
+read what was found. Else they would plan by what the index was when they opened it, maybe empty."""
+
 META = "CREATE TABLE IF NOT EXISTS meta (key {text} NOT NULL PRIMARY KEY, value {text} NOT NULL)"
 """The first statement on any database."""
 _STEPS = (_TABLES, _SWEEPS)

@@ -27,14 +27,15 @@ from app.store.sql.database import (
     Write,
 )
 from app.store.sql.dialect import SQLITE, Dialect
-from app.store.sql.schema import VERSION, meta_table, steps
+from app.store.sql.schema import HEED_ANALYSIS, VERSION, meta_table, steps
 
 log = structlog.get_logger(__name__)
 
 CACHE_KIB = 48 * 1024
 """Memory for pages per connection, KiB."""
-ANALYZE_EVERY = 2_000
-"""Transactions after which SQLite looks again at how much there is of what."""
+YOUNG, ANALYZE_EVERY = 16, 2_000
+"""Transactions after which SQLite looks again at how much there is of what: after every doubling
+from the first number on, and whenever there were as many as the second says."""
 LOG_EVERY, LOG_BYTES = 50, 128 * 2**20
 """Transactions between looks at the write-ahead log, and the size from which it is begun anew."""
 _LOG_WAIT_MS = 1_000  # for readers of the log
@@ -145,7 +146,7 @@ class SqliteDatabase:
         def transaction(lane: _Lane) -> list[list[Row]]:
             rows = _transaction(lane, statements)
             self._writes += 1
-            if self._writes % ANALYZE_EVERY == 0:
+            if _is_due(self._writes):
                 _analyze(lane)
             if self._writes % LOG_EVERY == 0 and self._log_bytes() > LOG_BYTES:
                 _restart_log(lane)
@@ -322,9 +323,17 @@ def newer(where: str, version: int) -> str:
     )
 
 
+def _is_due(writes: int) -> bool:
+    """Whether to look again at what there is: often while an index is young, it grows fast then."""
+    doubled = writes >= YOUNG and writes.bit_count() == 1
+    return doubled or writes % ANALYZE_EVERY == 0
+
+
 def _analyze(lane: _Lane) -> None:
     try:
         lane.run("ANALYZE")  # quick: analysis_limit
+        for statement in HEED_ANALYSIS:
+            lane.run(statement)
     except (sqlite3.Error, _Stopped) as problem:
         # What was written before it is written.
         log.info("search.not_analyzed", error=str(problem))
