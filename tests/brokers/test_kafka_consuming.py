@@ -357,7 +357,8 @@ async def test_a_topic_that_is_missing_is_told_and_waited_for(
         delivery = await one.next()
         assert (delivery.payload, delivery.source) == (b"y", 1)
         one.settle(delivery)
-        assert one.statuses[-1] == ("source", missing, True, "")
+        again = ("source", missing, True, "")
+        await wait_for(lambda: one.statuses[-1] == again, DEADLINE, "the status")
         assert one.lost == []
 
 
