@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,10 @@ from uuid import uuid4
 import httpx
 
 from tests.brokers.mosquitto import PASSWORD, USER, MqttPeer, mosquitto
-from tests.gateways import Gateway, Json, http
+from tests.brokers.scenes import SUBJECT, Operator, until
+from tests.gateways import Gateway, Json
 from tests.servers import RedisServer
 
-SUBJECT = "nginx:ditto"
-"""The user whose things the connections of tests are about."""
 EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 
 
@@ -90,7 +87,7 @@ def target(address: str, *topics: str, **fields: Any) -> Json:
 class Connection:
     """A connection that was created over HTTP."""
 
-    def __init__(self, operator: httpx.AsyncClient, document: Json) -> None:
+    def __init__(self, operator: Operator, document: Json) -> None:
         self.operator = operator
         self.document = document
         self.id: str = document["id"]
@@ -98,10 +95,7 @@ class Connection:
 
     async def ask(self, part: str) -> Json:
         """One of its views: status, metrics, logs."""
-        answer = await self.operator.get(f"{self.path}/{part}")
-        assert answer.status_code == 200, answer.text
-        found: Json = answer.json()
-        return found
+        return await self.operator.view(self.id, part)
 
     async def clients(self) -> dict[int, str]:
         """The status of each client that says something, by its number."""
@@ -124,29 +118,14 @@ class Connection:
 
     async def command(self, name: str) -> None:
         """Give a command."""
-        answer = await self.operator.post(
-            f"{self.path}/command",
-            content=f"connectivity.commands:{name}",
-            headers={"content-type": "text/plain"},
-        )
-        assert answer.status_code == 200, answer.text
+        await self.operator.command(self.id, name)
 
     async def replace(self, **fields: Any) -> None:
         """Store another document."""
         uri = fields.pop("uri", self.document["uri"])
         self.document = {**self.document, **fields, "uri": uri}
-        answer = await self.operator.put(self.path, json=self.document)
+        answer = await self.operator.client.put(self.path, json=self.document)
         assert answer.status_code == 204, answer.text
-
-
-async def until(
-    condition: Callable[[], Awaitable[object]], what: str, deadline: float = 20.0
-) -> None:
-    """Wait until what ``condition`` returns, awaited, is true; AssertionError at the deadline."""
-    end = time.monotonic() + deadline
-    while not await condition():
-        assert time.monotonic() < end, f"not within {deadline:g} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -168,8 +147,8 @@ async def connected(
         "specificConfig": specific,
         **fields,
     }
-    async with http(gateway, "devops") as operator:
-        answer = await operator.post("/api/2/connections", json=document)
+    async with Operator(gateway) as operator:
+        answer = await operator.client.post("/api/2/connections", json=document)
         assert answer.status_code == 201, answer.text
         connection = Connection(operator, {**answer.json(), "uri": broker.uri})
         try:
@@ -177,4 +156,4 @@ async def connected(
             yield connection
         finally:
             with suppress(httpx.TransportError):  # a test may have ended the gateway
-                await operator.delete(connection.path)
+                await operator.client.delete(connection.path)

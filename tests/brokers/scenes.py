@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from tests.gateways import Gateway, Json, http
-from tests.servers import RedisServer
 
 SUBJECT = "nginx:ditto"
 """Whose things they are: the user of :func:`tests.gateways.http`."""
@@ -72,7 +70,7 @@ class Operator:
             seen.update(await self.view(connection_id, "status"))
             return bool(seen.get("liveStatus") == status)
 
-        await until(look, LIVE_WAIT, lambda: f"{status}: {json.dumps(seen)[:2000]}")
+        await until(look, lambda: f"{status}: {json.dumps(seen)[:2000]}", LIVE_WAIT)
 
     async def close(self, connection_id: str) -> None:
         """Close it, and wait until nobody runs it any more."""
@@ -81,14 +79,15 @@ class Operator:
 
 
 async def until(
-    look: Callable[[], Awaitable[bool]], deadline: float, what: Callable[[], str]
+    look: Callable[[], Awaitable[object]], what: str | Callable[[], str], deadline: float = 20.0
 ) -> None:
-    """Ask ``look`` until it says yes; AssertionError with ``what()`` after ``deadline`` seconds."""
+    """Ask ``look`` until it says yes; AssertionError with ``what`` after ``deadline`` seconds."""
     end = asyncio.get_running_loop().time() + deadline
     while not await look():
         if asyncio.get_running_loop().time() > end:
-            raise AssertionError(f"not within {deadline:g} s: {what()}")
-        await asyncio.sleep(0.05)
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {deadline:g} s: {said}")
+        await asyncio.sleep(0.05)  # a look is a request: the server has other work, too
 
 
 def modify(thing_id: str, path: str, value: Any, headers: Mapping[str, Any] | None = None) -> bytes:
@@ -104,11 +103,6 @@ def modify(thing_id: str, path: str, value: Any, headers: Mapping[str, Any] | No
     ).encode()
 
 
-def gateway_over(store: RedisServer, place: Path, prefix: str = "brokers") -> Gateway:
-    """A gateway over a store that a test may stop."""
-    return Gateway(place, redis_url=store.url, prefix=prefix)
-
-
 async def attribute(client: httpx.AsyncClient, thing_id: str, name: str) -> Any:
     """An attribute of a thing, None if it is not there."""
     answer = await client.get(f"/api/2/things/{thing_id}/attributes/{name}")
@@ -121,4 +115,4 @@ async def has(client: httpx.AsyncClient, thing_id: str, name: str, value: Any) -
     async def look() -> bool:
         return bool(await attribute(client, thing_id, name) == value)
 
-    await until(look, LIVE_WAIT, lambda: f"{thing_id} {name} = {value}")
+    await until(look, f"{thing_id} {name} = {value}", LIVE_WAIT)

@@ -601,7 +601,7 @@ async def test_a_broker_that_reads_nothing_fills_no_memory(
         async def flows() -> bool:
             return (await one.driver.publish(publication, DEADLINE)).status == 200
 
-        await until(flows, DEADLINE, lambda: "it reads again")
+        await until(flows, "it reads again", DEADLINE)
         assert one.lost == []
 
 

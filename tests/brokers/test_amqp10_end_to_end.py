@@ -293,7 +293,7 @@ async def test_a_thousand_random_outcomes_leave_nothing_unsettled(scene: Scene) 
             ready = tuple([await scene.peer.unsettled(one) for one in queues])
             return bool(counted == len(kinds) - given_up[0] and ready == given_up)
 
-        await until(done, DEADLINE, lambda: f"all of {Counter(kinds)}: {len(tries)} acked")
+        await until(done, lambda: f"all of {Counter(kinds)}: {len(tries)} acked", DEADLINE)
     await scene.settled(rejected=given_up[0], dead=given_up[1])
     by_kind = {
         kind: {tries[str(at)] for at, each in enumerate(kinds) if each == kind} for kind in names

@@ -20,8 +20,9 @@ import pytest
 from pamqp.commands import Basic
 
 from tests.brokers.rabbitmq import RabbitServer
-from tests.brokers.scenes import DITTO, SUBJECT, Operator, gateway_over, has, modify, until
+from tests.brokers.scenes import DITTO, SUBJECT, Operator, has, modify, until
 from tests.brokers.test_amqp import RabbitPeer
+from tests.connected import gateway_of
 from tests.gateways import ROOT, Gateway, Json, Subscriber, http, new_id, running, thing
 from tests.servers import RedisServer, redis_server
 
@@ -36,7 +37,7 @@ def store() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    one = gateway_over(store, tmp_path_factory.mktemp("gateway"))
+    one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "amqp")
     with running(one):
         yield one
 
@@ -204,7 +205,7 @@ async def test_a_missing_queue_is_shown_and_harms_no_other_source(scene: Scene) 
             and told[scene.commands]["status"] == "open"
         )
 
-    await until(shown, DEADLINE, lambda: "the status of both sources")
+    await until(shown, "the status of both sources", DEADLINE)
 
 
 async def test_a_poisonous_message_does_not_block(scene: Scene) -> None:
@@ -271,7 +272,7 @@ async def test_a_store_that_is_killed_loses_no_message(scene: Scene, store: Redi
 async def test_a_gateway_that_is_killed_before_it_settles(
     rabbit: RabbitServer, store: RedisServer, tmp_path: Path
 ) -> None:
-    one = gateway_over(store, tmp_path, "killed")
+    one = gateway_of(tmp_path, store, "amqp-killed")
     peer = RabbitPeer(rabbit)
     commands = await peer.queue("commands")
     label = f"test:{new_id().partition(':')[2]}"
@@ -301,7 +302,7 @@ async def test_a_gateway_that_is_killed_before_it_settles(
                 found = await operator.client.get("/api/2/acks/labels", params={"label": label})
                 return bool(found.json()["labels"] == [])
 
-            await until(free, DEADLINE, lambda: f"{label} is free")
+            await until(free, f"{label} is free", DEADLINE)
             async with Subscriber.open(one, label, ack=lambda *_: {"status": 200}) as helpful:
                 await helpful.event(deadline=DEADLINE)
                 await operator.is_live(connection)
@@ -309,7 +310,7 @@ async def test_a_gateway_that_is_killed_before_it_settles(
                 async def settled() -> bool:
                     return await acknowledged(operator, connection) == 1
 
-                await until(settled, DEADLINE, lambda: "the message is settled")
+                await until(settled, "the message is settled", DEADLINE)
             await operator.close(connection)
     assert await peer.unsettled(commands) == 0
     await peer.close()
@@ -362,7 +363,7 @@ async def test_a_thousand_random_outcomes_leave_nothing_unsettled(scene: Scene) 
                 and await scene.ready(scene.dead) == expected["never"]
             )
 
-        await until(all_done, 2 * DEADLINE, lambda: f"all of {expected}: {len(tries)} acked")
+        await until(all_done, lambda: f"all of {expected}: {len(tries)} acked", 2 * DEADLINE)
     await scene.nothing_unsettled()
     assert all(tries[str(number)] == 3 for number, kind in enumerate(kinds) if kind == "later")
 

@@ -124,5 +124,5 @@ async def test_a_store_that_is_killed(scene: Scene, store: RedisServer) -> None:
             answer = await scene.client.put(path, json="after", headers=acks)
             return answer.status_code == 200
 
-        await until(pushed, DEADLINE, lambda: "an event is pushed again")
+        await until(pushed, "an event is pushed again", DEADLINE)
     assert json.loads(scene.server.asked[-1].body)["value"] == "after"

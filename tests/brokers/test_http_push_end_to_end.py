@@ -136,7 +136,7 @@ async def test_a_server_that_goes_away_and_comes_back(scene: Scene) -> None:
         async def shown() -> bool:
             return await scene.target_status(connection) == {"failed"}
 
-        await until(shown, DEADLINE, lambda: "the target is shown as failed")
+        await until(shown, "the target is shown as failed", DEADLINE)
         async with http_server(port=port):
             assert (await scene.change(connection, "again"))[0] == 200
 

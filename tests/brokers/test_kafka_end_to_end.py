@@ -128,7 +128,7 @@ class Scene:
         async def look() -> bool:
             return await self.unsettled() == 0
 
-        await until(look, DEADLINE, lambda: "everything is committed")
+        await until(look, "everything is committed", DEADLINE)
 
     def failed(self) -> int:
         """How many messages went to the dead letter address."""
@@ -276,14 +276,14 @@ async def test_a_gateway_that_is_killed_before_it_settles(
                 found = await operator.client.get("/api/2/acks/labels", params={"label": label})
                 return bool(found.json()["labels"] == [])
 
-            await until(free, DEADLINE, lambda: f"{label} is free")
+            await until(free, f"{label} is free", DEADLINE)
             async with Subscriber.open(one, label, ack=lambda *_: {"status": 200}) as helpful:
                 await helpful.event(deadline=DEADLINE)
 
                 async def committed() -> bool:
                     return peer.offsets(commands, connection) == [(1, 1)]
 
-                await until(committed, DEADLINE, lambda: "the message is committed")
+                await until(committed, "the message is committed", DEADLINE)
 
 
 async def test_a_thousand_random_outcomes_leave_nothing_uncommitted(scene: Scene) -> None:

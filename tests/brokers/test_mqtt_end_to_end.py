@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.brokers.mosquitto import Mosquitto, MqttPeer, mosquitto
-from tests.brokers.scenes import has
-from tests.connected import Broker, Connection, connected, gateway_of, modify, source, target, until
+from tests.brokers.scenes import has, until
+from tests.connected import Broker, Connection, connected, gateway_of, modify, source, target
 from tests.gateways import Gateway, Json, Subscriber, http, new_id, new_label, running, thing
 from tests.servers import RedisServer, redis_server, wait_for
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.brokers.mosquitto import MqttPeer
+from tests.brokers.scenes import until
 from tests.connected import (
     Broker,
     Connection,
@@ -21,7 +22,6 @@ from tests.connected import (
     modify,
     source,
     target,
-    until,
 )
 from tests.gateways import Gateway, http, new_id, running, thing
 from tests.servers import RedisServer, wait_for

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.brokers.mosquitto import MqttPeer
+from tests.brokers.scenes import until
 from tests.connected import (
     MESSAGES,
     Broker,
@@ -22,7 +23,6 @@ from tests.connected import (
     modify,
     source,
     target,
-    until,
 )
 from tests.gateways import Gateway, Subscriber, http, new_id, running, thing
 from tests.servers import RedisServer, wait_for
@@ -93,7 +93,7 @@ async def test_from_the_broker_to_the_twin_and_back(
         assert (event["value"], event["headers"]["requested-acks"]) == (2, [label])
         metrics = await connection.ask("metrics")
         assert metrics["connectionMetrics"]["inbound"]
-        text = (await connection.operator.get("/metrics")).text
+        text = (await connection.operator.client.get("/metrics")).text
         assert "ackgate_connection_messages_total" in text
 
 
