@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.baselines.jetstream import Job
@@ -15,10 +16,15 @@ from benchmarks.systems import ACKGATE, BARE, RELAXED, STRAIGHTFORWARD, Load, sa
 NATS = "nats"
 WARMUP_S = 0.8
 IN_FLIGHT = 64
+NO_INDEX = "ackgate, no index"
+"""The gateway without its search index, which otherwise is kept beside it on the same core."""
 
 
 def _beside_both(lab: Lab, rounds: int, name: str, title: str, load: Load, times: float) -> Result:
-    """The gateway against both apps; ``times`` is the goal against the straightforward one."""
+    """The gateway against both apps; ``times`` is the goal against the straightforward one.
+
+    Where things change, the gateway without a search index is measured, too, for information.
+    """
     result = Result(
         name,
         title,
@@ -30,7 +36,11 @@ def _beside_both(lab: Lab, rounds: int, name: str, title: str, load: Load, times
         ["requests_per_s", "p50_ms", "p99_ms", "server_cpu_us"],
     )
     names = (STRAIGHTFORWARD, BARE, ACKGATE)
-    return interleave(result, {name: partial(sample, lab, name, load) for name in names}, rounds)
+    systems = {name: partial(sample, lab, name, load) for name in names}
+    if load.variant != "get":
+        without = replace(load, settings={"ACKGATE_SEARCH_INDEX": "off"})
+        systems[NO_INDEX] = partial(sample, lab, ACKGATE, without)
+    return interleave(result, systems, rounds)
 
 
 def persisted(lab: Lab, rounds: int, seconds: float) -> Result:

@@ -8,7 +8,6 @@ import signal
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,7 +15,6 @@ import orjson
 from acks.journal import journal_key, shard_of
 from acks.search_acks import Asked, Indexing, asked_by
 from app.search.acks import SearchAcks
-from app.search.process import MODULE
 from app.store.redis_client import Redis, RedisAddress
 from tests.gateways import Gateway
 from tests.servers import RedisServer
@@ -74,21 +72,9 @@ class Indexer:
         return asked
 
 
-def indexer_pid(gateway: Gateway) -> int | None:
-    """Process id of a gateway's indexer, None while it has none."""
-    for pid in gateway.children():
-        try:
-            line = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if MODULE.encode() in line:
-            return pid
-    return None
-
-
 def kill_indexer(gateway: Gateway) -> bool:
     """End a gateway's indexer without warning; False if it has none now."""
-    pid = indexer_pid(gateway)
+    pid = gateway.indexer_pid()
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
     return pid is not None

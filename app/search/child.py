@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -37,6 +38,7 @@ END_S = 2.5
 """How long it may take to end; then it just ends, s."""
 NICE = 10
 """How much less it is worth than its gateway when both want the processor."""
+AUTOGROUP = Path("/proc/self/autogroup")
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 """Pause before the index is opened again, doubling, s."""
 
@@ -45,9 +47,20 @@ def main() -> None:
     """Read the orders from standard input, and index until that is closed."""
     orders = Orders.read(sys.stdin.buffer.readline())
     configure(orders)
-    os.nice(NICE)
+    _be_nice()
     structlog.contextvars.bind_contextvars(process="indexer", worker=orders.worker, pid=os.getpid())
     uvloop.run(_serve(orders))
+
+
+def _be_nice() -> None:
+    """Take less of the processor than the gateway.
+
+    Linux may weigh sessions against each other (autogroups, sched(7)): then a process's own
+    niceness says nothing to the gateway, whose session is another one.
+    """
+    os.nice(NICE)
+    with suppress(OSError):  # no such kernel, or no such option
+        AUTOGROUP.write_text(str(NICE))
 
 
 async def _serve(orders: Orders) -> None:

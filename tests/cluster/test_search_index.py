@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from acks.journal import DEFAULT_SHARDS, journal_key, meta_key, shard_of, twin_key
+from app.search.child import NICE
 from tests.gateways import Gateway, alive, http, new_id, running, thing
 from tests.servers import RedisServer, redis_server, wait_for
 
@@ -32,6 +33,12 @@ def own() -> Iterator[RedisServer]:
     """A store that a test may hurt."""
     with redis_server() as server:
         yield server
+
+
+def session_niceness(pid: int) -> int | None:
+    """What a process's session is worth to the kernel; None if it does not weigh sessions."""
+    group = Path(f"/proc/{pid}/autogroup")
+    return int(group.read_text().split()[-1]) if group.exists() and group.read_text() else None
 
 
 def gateway(
@@ -167,6 +174,18 @@ async def test_an_indexer_that_is_killed_is_restarted_and_goes_on(
     for name in names:
         assert await matches(client, f'and(eq(thingId,"{name}"),eq(attributes/v,1))') == 1
     await wait_for(lambda: one.indexer_pid() not in (None, before))
+
+
+async def test_an_indexer_takes_less_of_the_processor_than_its_gateway(
+    two: tuple[Gateway, Gateway],
+) -> None:
+    one, _ = two
+    await settled(one)
+    pid = one.indexer_pid()
+    assert pid is not None
+    assert os.getpriority(os.PRIO_PROCESS, pid) > os.getpriority(os.PRIO_PROCESS, one.child.pid)
+    # Its own niceness says nothing where sessions are weighed against each other.
+    assert session_niceness(pid) in (NICE, None)
 
 
 async def test_a_gateway_that_is_killed_leaves_no_process_and_its_shards_are_taken_over(

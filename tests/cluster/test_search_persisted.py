@@ -15,7 +15,7 @@ import pytest
 
 from tests.callers import Caller, topic_of
 from tests.gateways import Gateway, http, new_id, running, thing
-from tests.indexing import indexer_pid, kill_indexer
+from tests.indexing import kill_indexer
 from tests.postgres import PostgresServer, postgres_binaries, postgres_server
 from tests.servers import RedisServer, redis_server, wait_for
 from tests.streams import put_async, reached
@@ -165,7 +165,7 @@ async def test_an_indexer_that_stood_still_too_long_says_nothing_wrong(
     async with writers.at_work(*two):
         await writers.more(100)
         for one in (a, b):
-            pid = indexer_pid(one)
+            pid = one.indexer_pid()
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             try:
@@ -219,7 +219,7 @@ async def test_gateways_with_an_index_each(store: RedisServer, tmp_path: Path) -
                     answer = await client.put(thing(name), json=body, params=ONLY)
                     assert answer.status_code in (200, 204), answer.text
                     assert await count(client, of(name, number)) == 1
-            pid = indexer_pid(b)
+            pid = b.indexer_pid()
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             try:
