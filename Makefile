@@ -17,7 +17,7 @@ AMQP10_STAMP := $(VENV)/.ackgate-amqp10
 # JOBS=0 runs all in one process. Files stay together: those that share a gateway or Spark share it.
 T ?= tests
 ARGS ?=
-JOBS ?= 2
+JOBS ?= 3
 
 .PHONY: help
 help: ## Show the targets

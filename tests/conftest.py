@@ -13,16 +13,25 @@ TESTS = Path(__file__).parent
 HEAVY = (
     "cluster/test_kill9.py",
     "contract/test_fuzzing.py",
-    "spark/test_cluster.py",
+    "spark/test_jobs_archive.py",
     "brokers/test_amqp10_end_to_end.py",
+    "spark/test_cluster.py",
     "cluster/test_search_index.py",
+    "spark/test_jobs_validate.py",
     "brokers/test_amqp.py",
     "spark/test_crashes.py",
+    "cluster/test_search_persisted.py",
     "demo/test_demo.py",
+    "brokers/test_kafka_end_to_end.py",
+    "spark/test_jobs_report.py",
     "brokers/test_amqp_end_to_end.py",
+    "spark/test_source_acks.py",
     "brokers/test_mqtt_end_to_end.py",
 )
-"""Files that take the longest, longest first; one that is not there is a mistake here."""
+"""Files that take the longest, about longest first, those with a Spark of their own apart.
+
+One that is not there is a mistake here.
+"""
 
 
 def pytest_configure() -> None:
