@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import pytest
+
 from tests.servers import free_port, wait_for_sync
 
 _PLACES = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt/postgresql")
@@ -145,6 +147,16 @@ def _other_user() -> str:
     """Somebody who is not root: the server refuses to run as root."""
     known = {entry.pw_name for entry in pwd.getpwall()}
     return next(name for name in _USERS if name in known)
+
+
+@contextmanager
+def postgres_here() -> Iterator[PostgresServer]:
+    """A running server; skips the test if PostgreSQL is not installed."""
+    binaries = postgres_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL is not installed here")
+    with postgres_server(binaries) as server:
+        yield server
 
 
 @contextmanager

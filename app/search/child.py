@@ -130,18 +130,13 @@ async def _index(indexer: Indexer) -> None:
 
 async def _connected(redis: Redis, reader: Reader, orders: Orders) -> None:
     """Connect with the store, which may be away for a while."""
-    while True:
-        try:
-            await redis.start(orders.store_timeout)
-            break
-        except StoreUnavailable as problem:
-            log.warning("search.store_unavailable", error=str(problem))
-    while True:
-        try:
-            await reader.start(orders.store_timeout)
-            break
-        except StoreUnavailable as problem:
-            log.warning("search.store_unavailable", error=str(problem))
+    for connection in (redis, reader):
+        while True:
+            try:
+                await connection.start(orders.store_timeout)
+                break
+            except StoreUnavailable as problem:
+                log.warning("search.store_unavailable", error=str(problem))
 
 
 async def _opened(redis: Redis, orders: Orders) -> tuple[Database, Leases, str]:

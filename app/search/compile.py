@@ -87,7 +87,8 @@ class Compiler:
 
     def seen(self, mask: int) -> Sql:
         """Whether the thing's policy is of the groups in ``mask``."""
-        return self._sight.condition(self.dialect, mask)
+        condition = self._sight.condition(self.dialect, mask)
+        return condition if condition in (TRUE, FALSE) else self.hints.late(condition)
 
     def anything(self, column: str) -> Sql:
         """Whether the class in ``column`` lets the requester read anything of a thing."""

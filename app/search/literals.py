@@ -37,13 +37,13 @@ class Terms(NamedTuple):
     @classmethod
     def of(cls, alias: str, hints: Hints, sought: bool = False) -> Terms:
         """The columns of the table ``alias``; ``sought``: its index by values shall find them."""
-        value = f"{alias}." if sought else f"{hints.sign}{alias}."
+        sign, text_sign = ("", "") if sought else (hints.sign, hints.text_sign)
         return cls(
             alias,
             hints,
-            f"{value}kind",
-            f"{value}number",
-            f"{value}head",
+            f"{sign}{alias}.kind",
+            f"{sign}{alias}.number",
+            f"{text_sign}{alias}.head",
             f"coalesce({alias}.text, {alias}.head)",
         )
 
@@ -152,7 +152,7 @@ def _like(dialect: Dialect, terms: Terms, pattern: str, ignore_case: bool) -> li
     fits = _fits(dialect, "z.text", pattern, ignore_case)
     long = Sql(
         f"EXISTS (SELECT 1 FROM term z WHERE z.thing = {terms.alias}.thing"
-        f" AND z.path = {terms.alias}.path AND {terms.hints.sign}z.head = {terms.alias}.head"
+        f" AND z.path = {terms.alias}.path AND {terms.hints.text_sign}z.head = {terms.alias}.head"
         f" AND {fits.text}{terms.hints.fence})",
         fits.params,
     )

@@ -18,13 +18,14 @@ from acks.search_terms import BOOLEAN, NUMBER, TEXT
 from app.search.compile import NUMERIC, Compiler
 from app.search.hints import Hints
 from app.search.properties import is_column
-from app.search.sql import TRUE, Sql, all_of, any_of, in_line, none_of
+from app.search.sql import FALSE, TRUE, Sql, all_of, any_of, in_line, none_of
 from app.store.sql.schema import COLUMNS
 
 Key = Any
 MISSING = (0, 0, "")
 """Stands for the kind, number and head of a value that is not there."""
 SORTED = f"({NUMBER}, {TEXT}, {BOOLEAN})"
+_LACKING = (Sql("CAST(0 AS smallint)"), Sql("CAST(0 AS numeric)"), Sql("CAST('' AS text)"))
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?", re.ASCII)
 _INT64 = 2**63
@@ -35,7 +36,8 @@ _MAX_TEXT = 1024  # a thing's id has 256 characters, the head of a text fewer th
 class Level(NamedTuple):
     """One key of a sort as SQL: ``columns`` are compared one behind the other.
 
-    A property in terms has three (kind, number, head) and needs ``join``; a column has one.
+    A property in terms has three (kind, number, head) and needs ``join``, unless nobody has it; a
+    column has one.
     """
 
     columns: tuple[Sql, ...]
@@ -58,6 +60,9 @@ def _level(compiler: Compiler, key: SortKey, at: int) -> Level:
             text = f"CASE WHEN {readable.text} THEN {column.text} ELSE '' END"
             column = Sql(text, readable.params)
         return Level((column,), key.descending, name in NUMERIC, None)
+    if where_read(compiler, name, "") == FALSE:
+        # Nobody has it: to join nothing may take as long as to join all.
+        return Level(_LACKING, key.descending, False, None)
     alias = f"k{at}"
     columns = tuple(
         Sql(f"coalesce({alias}.{column}, {default})")
@@ -101,12 +106,13 @@ def counting(compiler: Compiler, alias: str, descending: bool) -> Sql:
 
 def order_by(keys: Sequence[Level], first_column: int) -> str:
     """The list of ORDER BY for the columns of ``keys``, which are selected from there on."""
-    words = []
+    words: list[str] = []
     at = first_column
     for level in keys:
-        for _ in level.columns:
-            words.append(f"{at} DESC" if level.descending else f"{at}")
-            at += 1
+        columns = range(at, at + len(level.columns))
+        if level.columns != _LACKING:
+            words += [f"{column} DESC" if level.descending else f"{column}" for column in columns]
+        at = columns.stop
     return ", ".join(words)
 
 

@@ -92,7 +92,7 @@ class Statements:
             for each, fits in zip(self._conditions, self._fits, strict=True)
             if not any(each is known for known in instead)
         ]
-        anything = self._compiler.anything("policy.class")
+        anything = self._hints.late(self._compiler.anything("policy.class"))
         return all_of((anything, self._named("thing.namespace"), *kept))
 
     def _named(self, column: str) -> Sql:
@@ -114,13 +114,14 @@ class Statements:
             found.append(of_namespaces(self._compiler, self._named("namespace")))
         return [*found, of_classes(self._compiler)]
 
-    def probe(self, found: Sequence[Start], limit: int) -> Sql:
+    def probe(self, found: Sequence[Start], limit: int, *, sampled: bool) -> Sql:
         """A statement for one row about ``found``: their sizes, counted up to ``limit``; samples.
 
-        Last comes whether the property that the sort could follow has arrays anywhere.
+        The samples are 0 unless ``sampled``. Last comes whether the property that the sort could
+        follow has arrays anywhere.
         """
         columns = [start.size(limit) for start in found]
-        columns += [start.sample or Sql("0") for start in found]
+        columns += [(sampled and start.sample) or Sql("0") for start in found]
         num = self._walked()
         arrays = Sql("0")
         if num is not None:

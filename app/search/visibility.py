@@ -98,11 +98,16 @@ class Group(NamedTuple):
 
 
 class Sight:
-    """What a requester may read at one moment: groups of classes, each a bit of a mask."""
+    """What a requester may read at one moment: groups of classes, each a bit of a mask.
+
+    ``readable`` things at least were seen to be theirs. They may have gone since: it says which way
+    to them is short, not what is found.
+    """
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = tuple(group for group in groups if group.rights.any())
         self.all = (1 << len(self.groups)) - 1
+        self.readable = 0
         self._classes: dict[int, list[int]] = {}
 
     def readers(self, path: Path) -> int:
@@ -191,10 +196,15 @@ class Classes:
         self._database = database
         self._known: OrderedDict[tuple[str, ...], _Known] = OrderedDict()
 
+    def known(self, subjects: tuple[str, ...], now_ms: int) -> tuple[Sight, int]:
+        """What the requester may read at ``now_ms``, by the classes up to a number; the number."""
+        known = self._of(subjects)
+        return known.sight(now_ms), known.last
+
     async def sight(
         self, subjects: tuple[str, ...], own: Sql, last: int, now_ms: int, timeout: float
     ) -> Sight:
-        """What the requester may read at ``now_ms``.
+        """What the requester may read at ``now_ms``, by all classes up to ``last`` at least.
 
         ``own`` says whether the column ``subject`` is one of the requester's, ``last`` is the
         greatest number of a class that grants one of them anything, 0 for none.

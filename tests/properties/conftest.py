@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import postgres_binaries, postgres_server
+from tests.postgres import postgres_here
 from tests.search_lab import Lab
 
 
@@ -21,10 +21,7 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
             yield made
             runner.run(made.database.close())
             return
-        binaries = postgres_binaries()
-        if binaries is None:
-            pytest.skip("there is no PostgreSQL on this machine")
-        with postgres_server(binaries) as server:
+        with postgres_here() as server:
             made = Lab(runner, server.database(), Path(directory))
             yield made
             runner.run(made.database.close())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,8 +16,8 @@ from acks.search_terms import head_of
 from app.search.find import check_keys
 from app.search.literals import MAX_PATTERN
 from app.search.properties import MAX_MIXED
-from app.store.sql.database import IndexBusy, Row
-from tests.search_lab import JsonObject, Lab, rules_of
+from app.store.sql.database import IndexBusy
+from tests.search_lab import JsonObject, Lab, asked_of, rules_of
 
 MARK = "zqz"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.lists(
@@ -30,23 +28,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.list
 OPERATORS = ["eq", "ne", "gt", "ge", "lt", "le", "like", "ilike", "in"]
 
 
-@contextmanager
-def statements(lab: Lab) -> Iterator[list[str]]:
-    """The texts of the statements that the searches within it run."""
-    texts: list[str] = []
-    read = lab.database.read
-
-    async def noted(sql: str, params: Any = (), timeout: float | None = None) -> list[Row]:
-        texts.append(sql)
-        return await read(sql, params, timeout)
-
-    lab.database.read = noted  # type: ignore[method-assign]
-    try:
-        yield texts
-    finally:
-        lab.database.read = read  # type: ignore[method-assign]
-
-
 @settings(max_examples=60, deadline=None)
 @given(TEXTS, TEXTS.filter(bool), st.sampled_from(OPERATORS))
 def test_no_value_and_no_name_becomes_sql(lab: Lab, text: str, name: str, operator: str) -> None:
@@ -55,7 +36,7 @@ def test_no_value_and_no_name_becomes_sql(lab: Lab, text: str, name: str, operat
     policy = rules_of([("s:1", (), True, False), ("s:1", ("attributes", name, name), False, True)])
     namespace, _ = lab.fill(things, [policy])
     at = "attributes" + format_pointer((name,))
-    with statements(lab) as texts:
+    with asked_of(lab.database) as asked:
         assert lab.search(namespace, Comparison("eq", at, (text,))) == ["t0"]
         assert lab.search(namespace, Presence("exists", at)) == ["t0", "t1"]
         lab.search(namespace, Comparison(operator, at, (text,)))
@@ -65,8 +46,8 @@ def test_no_value_and_no_name_becomes_sql(lab: Lab, text: str, name: str, operat
         found = lab.search(namespace, sort=sort, after=after, limit=25)
         assert found == ["t1"]  # "other" is less than what begins with a z
         lab.search(text)
-    assert texts
-    assert not any(MARK in statement for statement in texts)
+    assert asked
+    assert not any(MARK in statement for statement, _ in asked)
     assert lab.search(namespace) == ["t0", "t1"]
 
 

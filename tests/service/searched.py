@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.gateways import Gateway, running
-from tests.postgres import postgres_binaries, postgres_server
+from tests.postgres import postgres_here
 from tests.servers import RedisServer
 
 INDEXES = ("sqlite", "postgresql")
@@ -21,10 +19,7 @@ def searched(index: str, place: Path, store: RedisServer) -> Iterator[Gateway]:
     setting = index
     with ExitStack() as stack:
         if index == "postgresql":
-            binaries = postgres_binaries()
-            if binaries is None:
-                pytest.skip("there is no PostgreSQL here")
-            setting = stack.enter_context(postgres_server(binaries)).database()
+            setting = stack.enter_context(postgres_here()).database()
         prefix = f"{place.name}-{index}"
         gateway = Gateway(place, redis_url=store.url, prefix=prefix, search_index=setting)
         stack.enter_context(running(gateway))

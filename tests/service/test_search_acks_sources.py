@@ -10,14 +10,13 @@ import httpx
 import pytest
 
 from acks.search_acks import Indexing
-from tests.brokers.mosquitto import MqttPeer
 from tests.connected import (
     Broker,
-    broker_of,
-    broker_process,
     connected,
     gateway_of,
     modify,
+    mqtt_broker,
+    peer_process,
     source,
 )
 from tests.gateways import Gateway, http, new_id, running, thing
@@ -49,16 +48,8 @@ async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def peer() -> Iterator[MqttPeer]:
-    with broker_process() as found:
-        yield found
-
-
-@pytest.fixture
-async def broker(peer: MqttPeer) -> AsyncIterator[Broker]:
-    async with broker_of(peer) as found:
-        yield found
+peer = pytest.fixture(scope="module")(peer_process)
+broker = pytest.fixture(mqtt_broker)
 
 
 def indexed_source(*addresses: str, **fields: Any) -> dict[str, Any]:

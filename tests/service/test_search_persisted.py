@@ -12,7 +12,7 @@ import pytest
 
 from tests.callers import Caller, topic_of
 from tests.gateways import Gateway, http, new_id, running, thing
-from tests.postgres import postgres_binaries, postgres_server
+from tests.postgres import postgres_here
 from tests.servers import RedisServer
 from tests.streams import put_async, reached
 
@@ -27,10 +27,7 @@ def index(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "sqlite":
         yield "sqlite"
         return
-    binaries = postgres_binaries()
-    if binaries is None:
-        pytest.skip("PostgreSQL is not installed here")
-    with postgres_server(binaries) as server:
+    with postgres_here() as server:
         yield server.database()
 
 

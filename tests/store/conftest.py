@@ -12,7 +12,7 @@ import uvloop
 
 from app.store.redis_client import Redis, RedisAddress
 from app.store.sql.database import Database, open_index
-from tests.postgres import PostgresServer, postgres_binaries, postgres_server
+from tests.postgres import PostgresServer, postgres_binaries, postgres_here
 from tests.servers import RedisServer, redis_binaries, redis_server
 
 BINARIES = redis_binaries()
@@ -84,10 +84,7 @@ async def redis(shared: RedisServer) -> AsyncIterator[Redis]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    binaries = postgres_binaries()
-    if binaries is None:
-        pytest.skip("there is no PostgreSQL here")
-    with postgres_server(binaries) as server:
+    with postgres_here() as server:
         yield server
 
 

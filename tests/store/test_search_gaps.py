@@ -83,6 +83,7 @@ class Unwritten:
 
     def __init__(self, scene: Scene) -> None:
         self.dialect = scene.database.dialect
+        self.ask = scene.database.ask
         self._database = scene.database
 
     async def read(self, sql: str, params: Params = (), timeout: float | None = None) -> list[Row]:

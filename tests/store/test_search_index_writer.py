@@ -173,6 +173,7 @@ class Counted:
         self.dialect = database.dialect
         self.terms: list[Any] = []
         self.read = database.read
+        self.ask = database.ask
         self.close = database.close
 
     async def write(

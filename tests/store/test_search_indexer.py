@@ -51,6 +51,7 @@ class Failing:
         self.dialect = database.dialect
         self.broken = False
         self.refused = 0
+        self.ask = database.ask
         self._database = database
 
     async def read(self, sql: str, params: Params = (), timeout: float | None = None) -> list[Row]:

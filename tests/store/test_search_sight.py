@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from app.search import visibility
 from app.search.find import Finder, Query
 from app.search.index import GatewayIndex
 from app.search.leases import want_rebuild
-from app.store.sql.database import Database, IndexUnavailable
-from app.store.sql.index_writer import IndexWriter, PolicyChange
+from app.store.sql.database import Database, IndexUnavailable, Params, Row
+from app.store.sql.index_writer import Change, IndexWriter, PolicyChange
 from tests.store.test_search_index_writer import shard, thing
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -115,6 +116,39 @@ async def test_an_index_that_was_made_anew_has_other_classes(
     assert await found(finder, ("s:other",)) == ["t:b"]
 
 
+async def test_all_who_search_an_index_that_was_made_anew_learn_of_it(
+    database: Database, writer: IndexWriter
+) -> None:
+    async def check() -> None:
+        await asyncio.sleep(0)
+
+    await database.write([("INSERT INTO meta VALUES ('index', 'first')", ())])
+    finder = Finder(database, check=check)
+    await writer.apply(0, 1, None, [thing("t:a", 1)], [policy("t:p", 1, me="")])
+    assert await found(finder) == ["t:a"]
+    await database.write([("UPDATE meta SET value = 'second' WHERE key = 'index'", ())])
+    for result in await asyncio.gather(*(found(finder) for _ in range(12))):
+        assert result == ["t:a"]
+
+
+async def test_policies_that_keep_coming_hold_up_no_search(
+    database: Database, writer: IndexWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await writer.apply(0, 1, None, [thing("t:a", 1)], [policy("t:p", 1, me="")])
+    read, numbers = database.read, count()
+
+    async def coming(sql: str, params: Params = (), timeout: float | None = None) -> list[Row]:
+        rows = await read(sql, params, timeout)
+        if sql.startswith("SELECT num, rules FROM class "):
+            new = f"t:n{next(numbers)}"
+            await writer.apply(0, 1, None, [], [policy(new, 1, me="", **{new: ""})])
+        return rows
+
+    monkeypatch.setattr(database, "read", coming)
+    assert await found(Finder(database)) == ["t:a"]
+    assert next(numbers) > 0
+
+
 async def test_an_index_that_others_have_taken_over_tells_nothing(
     index: str, tmp_path: Path
 ) -> None:
@@ -149,3 +183,23 @@ async def test_an_index_that_others_have_taken_over_tells_nothing(
     finally:
         await gateway.close()
         await other.close()
+
+
+async def test_who_could_read_many_things_still_finds_the_few_that_are_left(
+    database: Database, writer: IndexWriter
+) -> None:
+    """How many they were is remembered, to choose the shortest way to them; not which."""
+    finder = Finder(database, few=3, some=3)
+    names = [f"t:{at:02}" for at in range(9)]
+    await writer.apply(0, 1, None, [thing(name, 1) for name in names], [policy("t:p", 1, me="")])
+    others = [thing(f"t:z{at}", 1, policy="t:q") for at in range(9)]
+    await writer.apply(0, 1, None, others, [policy("t:q", 1, other="")])
+    query = Query(("s:me",), NOW, limit=100)
+    assert await found(finder) == names
+    assert await finder.count(query, 10) == len(names)
+    await writer.apply(0, 1, None, [Change(name, None) for name in names[2:]])
+    assert await found(finder) == names[:2]
+    assert await finder.count(query, 10) == 2
+    added = Change("t:zz", thing("t:zz", 1).record)
+    await writer.apply(0, 1, None, [added])
+    assert await found(finder) == [*names[:2], "t:zz"]

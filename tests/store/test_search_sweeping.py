@@ -27,6 +27,7 @@ class Interrupted:
 
     def __init__(self, database: Database, words: str, happens: Callable[[], Awaitable[Any]]):
         self.dialect = database.dialect
+        self.ask = database.ask
         self._database = database
         self._words = words
         self._happens: Callable[[], Awaitable[Any]] | None = happens

@@ -7,10 +7,10 @@ with ``?`` for a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from app.store.sql.dialect import Dialect
@@ -18,9 +18,12 @@ from app.store.sql.dialect import Dialect
 _POSTGRES = ("postgresql://", "postgres://")
 NEEDS_POSTGRES = "an index in PostgreSQL needs the extra postgres (pip install 'ackgate[postgres]')"
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 Params = Sequence[Any]
 """Parameters: int, float, str, bytes or None; a list of int or of str for ``Dialect.among``."""
+Questions = Generator[tuple[str, Params], list[Row], T]
+"""Queries one behind the other: yields each, is sent its rows, and returns what comes of them."""
 
 
 class IndexUnavailable(Exception):
@@ -47,6 +50,9 @@ class Write(NamedTuple):
     """One statement of a transaction.
 
     ``many``: ``params`` is a sequence of rows, and the statement is run for each; it returns none.
+    ``types``, with ``many``, for an INSERT that has ``{rows}`` where VALUES would stand: the types
+    of a row's values. Where that is quicker the rows are inserted all at once, so no two of them
+    may be for the same row of the database.
     ``guard``: the statement has RETURNING, and without a row the whole transaction is rolled back.
     """
 
@@ -54,6 +60,7 @@ class Write(NamedTuple):
     params: Sequence[Any] = ()
     many: bool = False
     guard: bool = False
+    types: Sequence[str] = ()
 
 
 class Database(Protocol):
@@ -66,6 +73,14 @@ class Database(Protocol):
 
         Without a timeout the one of :func:`open_index` counts. Waiting for a free connection
         counts too. Raises IndexUnavailable, IndexBusy, BadRow.
+        """
+
+    async def ask(self, questions: Callable[[], Questions[T]], timeout: float | None = None) -> T:
+        """Run queries that depend on one another, all within ``timeout`` seconds.
+
+        Sooner done than with a :meth:`read` for each, as they share a connection. They may run on
+        another thread, or be begun anew, so they must change nothing. Raises as :meth:`read`, and
+        what ``questions`` raise.
         """
 
     async def write(

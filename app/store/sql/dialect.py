@@ -19,6 +19,8 @@ class Dialect:
     name: Literal["sqlite", "postgresql"]
     now_ms: str
     """The database's clock, in ms since the epoch."""
+    analyze: tuple[str, ...]
+    """Statements that have it look at how much there is of what."""
 
     def among(self, column: str, kind: Literal["int", "text"] = "int") -> str:
         """Whether ``column`` is in a list; one parameter, the list (of any length)."""
@@ -53,5 +55,15 @@ def _pieces(pattern: str) -> list[str]:
     return [head, *filter(None, rest[:-1]), rest[-1]]
 
 
-SQLITE = Dialect("sqlite", "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
-POSTGRESQL = Dialect("postgresql", "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
+SQLITE = Dialect(
+    "sqlite",
+    "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+    # A changed schema has all connections, also those of other processes, read what was found. Else
+    # they would plan by what the index was when they opened it, maybe empty.
+    ("ANALYZE", "CREATE TABLE analysed (n)", "DROP TABLE analysed"),
+)
+POSTGRESQL = Dialect(
+    "postgresql",
+    "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)",
+    ("ANALYZE",),
+)

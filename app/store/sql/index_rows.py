@@ -81,14 +81,13 @@ class Rows:
     filled in. ``terms`` are pairs of what was at a place and what is.
     """
 
-    __slots__ = ("changed", "new", "num", "paths", "stored", "terms", "was")
+    __slots__ = ("changed", "num", "paths", "stored", "terms", "was")
 
     def __init__(self, stored: Stored, was: Indexed | None, changed: bool) -> None:
         self.stored = stored
         self.was = was
         self.changed = changed
         self.num = was.num if was else None
-        self.new = False
         self.paths: dict[Place, int] = {}
         self.terms: list[tuple[Place, tuple[Value, ...], tuple[Value, ...]]] = []
 
@@ -173,7 +172,7 @@ def rows_of(stored: Stored, was: Indexed | None, force: bool) -> Rows:
 
 # --- statements --------------------------------------------------------------------------------
 
-_NEW_POLICY = "INSERT INTO policy (policy_id) VALUES (?) ON CONFLICT (policy_id) DO NOTHING"
+_NEW_POLICY = "INSERT INTO policy (policy_id) {rows} ON CONFLICT (policy_id) DO NOTHING"
 _POLICY = "(SELECT num FROM policy WHERE policy_id = ?)"
 _INSERT = (
     "INSERT INTO thing (num, thing_id, shard, namespace, policy, revision, created, modified, "
@@ -186,7 +185,7 @@ _UPDATE_ALL = (
 )
 _MARK = "UPDATE thing SET mark = ? WHERE num = ?"
 _PUT_TERM = (
-    "INSERT INTO term (thing, path, ord, kind, number, head, text) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO term (thing, path, ord, kind, number, head, text) {rows} "
     "ON CONFLICT (thing, path, ord) DO UPDATE SET kind = excluded.kind, number = excluded.number, "
     "head = excluded.head, text = excluded.text"
 )
@@ -197,6 +196,11 @@ _ORDER = (
     *(_NEW_POLICY, _INSERT, _UPDATE, _UPDATE_ALL, _MARK),
     *(_DROP_TERMS, _DROP_THING, _DROP_TERM, _PUT_TERM),
 )
+_TYPES = {
+    _NEW_POLICY: ("text",),
+    _PUT_TERM: ("bigint", "bigint", "integer", "smallint", "numeric", "text", "text"),
+}
+"""Of the statements for most of the rows."""
 
 _CLASS_NUMBERS = "UPDATE counter SET next = next + ? WHERE name = 'class' RETURNING next"
 _CLASS = (
@@ -254,7 +258,9 @@ def thing_writes(changed: Sequence[Rows], shard: int, mark: int) -> list[Write]:
     if _NEW_POLICY in rows:
         # In one order for everybody, so that nobody waits for one who waits for him.
         rows[_NEW_POLICY] = sorted(set(rows[_NEW_POLICY]))
-    return [Write(sql, rows[sql], many=True) for sql in _ORDER if sql in rows]
+    return [
+        Write(sql, rows[sql], many=True, types=_TYPES.get(sql, ())) for sql in _ORDER if sql in rows
+    ]
 
 
 def policy_writes(policies: Sequence[PolicyChange]) -> list[Write]:

@@ -28,7 +28,6 @@ from app.store.sql.index_rows import (
     rows_of,
     thing_writes,
 )
-from app.store.sql.schema import HEED_ANALYSIS
 from app.store.sql.sweeping import Sweeper
 
 __all__ = ["Change", "IndexWriter", "PolicyChange", "Result", "Status"]
@@ -249,8 +248,7 @@ class IndexWriter:
 
     async def analyze(self) -> None:
         """Have the database look at how much there is of what; raises as :meth:`sweep`."""
-        then = HEED_ANALYSIS if self._database.dialect.name == "sqlite" else ()
-        await self._database.write([Write(each) for each in ("ANALYZE", *then)])
+        await self._database.write([Write(each) for each in self._database.dialect.analyze])
 
     # --- what has to be known before
 
@@ -328,7 +326,7 @@ class IndexWriter:
             )
             self._numbers, self._left = iter(range(end - wanted, end)), wanted
         for rows in new:
-            rows.num, rows.new = next(self._numbers), True
+            rows.num = next(self._numbers)
             self._left -= 1
 
     def _seen(self, nums: Sequence[int], mark: int) -> list[Write]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -19,19 +19,18 @@ from app.store.sql.database import (
     IndexUnavailable,
     NotOwner,
     Params,
+    Questions,
     Row,
+    T,
     Write,
 )
 from app.store.sql.dialect import POSTGRESQL, Dialect
-from app.store.sql.schema import VERSION, meta_table, steps
-from app.store.sql.sqlite import newer
+from app.store.sql.schema import FIND_VERSION, meta_table, upgrade
 
 if TYPE_CHECKING:
     import asyncpg
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 CANCEL_S = 1.0
 """How long a query that is given up may take to end before its connection is closed, s."""
@@ -92,6 +91,7 @@ class PostgresDatabase:
                 max_size=self._connections,
                 server_settings=_SESSION,
                 timeout=self._timeout,
+                reset=_unchanged,
             )
 
         try:
@@ -106,10 +106,24 @@ class PostgresDatabase:
         """See :class:`~app.store.sql.database.Database`."""
 
         async def query(connection: Any) -> list[Row]:
-            found = await connection.fetch(_numbered(sql), *map(_bound, params))
-            return [_row(record) for record in found]
+            return await _fetched(connection, sql, params)
 
         return await self._use(query, timeout)
+
+    async def ask(self, questions: Callable[[], Questions[T]], timeout: float | None = None) -> T:
+        """See :class:`~app.store.sql.database.Database`."""
+
+        async def asked(connection: Any) -> T:
+            running = questions()
+            try:
+                question = next(running)
+                while True:
+                    question = running.send(await _fetched(connection, *question))
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+
+        return await self._use(asked, timeout)
 
     async def write(
         self, statements: Sequence[Write | tuple[str, Params]], timeout: float | None = None
@@ -223,29 +237,41 @@ class PostgresDatabase:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await connection.execute(meta_table(POSTGRESQL))
-            found = await connection.fetchval("SELECT value FROM meta WHERE key = 'version'")
-            version = int(found or 0)
-            if version > VERSION:
-                raise IndexUnavailable(newer("PostgreSQL", version))
-            for statements in steps(POSTGRESQL, version):
-                for statement in statements:
-                    await connection.execute(statement)
-            await connection.execute(
-                "INSERT INTO meta VALUES ('version', $1) "
-                "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                str(VERSION),
-            )
+            found = await connection.fetch(FIND_VERSION)
+            for statement in upgrade(POSTGRESQL, found, "PostgreSQL"):
+                await connection.execute(statement)
+
+
+async def _unchanged(_connection: Any) -> None:
+    """What is done to a connection between its uses: nothing, as none of them changes its session.
+
+    The library's own way asks the server each time.
+    """
+
+
+async def _fetched(connection: Any, sql: str, params: Params) -> list[Row]:
+    found = await connection.fetch(_numbered(sql), *map(_bound, params))
+    return [_row(record) for record in found]
 
 
 async def _run(connection: Any, write: Write) -> list[Row]:
-    sql = _numbered(write.sql)
-    if write.many:
-        await connection.executemany(sql, [list(map(_bound, row)) for row in write.params])
+    if write.many and not write.params:
         return []
-    found = await connection.fetch(sql, *map(_bound, write.params))
+    if write.types:
+        # One statement and one plan: run for each row it would be planned for each.
+        lists = ", ".join(f"${at}::{kind}[]" for at, kind in enumerate(write.types, 1))
+        sql = write.sql.replace("{rows}", f"SELECT * FROM unnest({lists})")
+        columns = zip(*write.params, strict=True)
+        await connection.execute(sql, *[list(map(_bound, column)) for column in columns])
+        return []
+    if write.many:
+        rows = [list(map(_bound, row)) for row in write.params]
+        await connection.executemany(_numbered(write.sql), rows)
+        return []
+    found = await _fetched(connection, write.sql, write.params)
     if write.guard and not found:
         raise NotOwner("the shard has another owner")
-    return [_row(record) for record in found]
+    return found
 
 
 @lru_cache(maxsize=1024)

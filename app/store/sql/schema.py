@@ -35,6 +35,10 @@ order of their code points.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
+from app.store.sql.database import IndexUnavailable, Row
 from app.store.sql.dialect import Dialect
 
 VERSION = 2
@@ -149,18 +153,35 @@ _WORDS = {
     },
 }
 
-HEED_ANALYSIS = ("CREATE TABLE analysed (n)", "DROP TABLE analysed")
-"""After ANALYZE in SQLite: a changed schema has all connections, also those of other processes,
-read what was found. Else they would plan by what the index was when they opened it, maybe empty."""
-
-META = "CREATE TABLE IF NOT EXISTS meta (key {text} NOT NULL PRIMARY KEY, value {text} NOT NULL)"
-"""The first statement on any database."""
+_META = "CREATE TABLE IF NOT EXISTS meta (key {text} NOT NULL PRIMARY KEY, value {text} NOT NULL)"
 _STEPS = (_TABLES, _SWEEPS)
+
+FIND_VERSION = "SELECT value FROM meta WHERE key = 'version'"
+"""To be asked when :func:`meta_table` has been made; no row in an empty database."""
+SET_VERSION = (
+    f"INSERT INTO meta VALUES ('version', '{VERSION}') "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+)
 
 
 def meta_table(dialect: Dialect) -> str:
-    """The statement that makes the table ``meta`` if it is not there."""
-    return META.format_map(_WORDS[dialect.name])
+    """The first statement on any database: makes the table ``meta`` if it is not there."""
+    return _META.format_map(_WORDS[dialect.name])
+
+
+def upgrade(dialect: Dialect, found: Sequence[Row], where: str) -> list[str]:
+    """The statements that bring a database to :data:`VERSION`, to be run in one transaction.
+
+    ``found`` is what :data:`FIND_VERSION` has given. Raises IndexUnavailable if a later release
+    made the index, which is said to be ``where``.
+    """
+    version = int(found[0][0]) if found else 0
+    if version > VERSION:
+        raise IndexUnavailable(
+            f"{where}: the search index has version {version} of its tables, this release knows "
+            f"{VERSION}: use the release that made it, or another search_index"
+        )
+    return [*chain.from_iterable(steps(dialect, version)), SET_VERSION]
 
 
 def steps(dialect: Dialect, version: int) -> list[list[str]]:

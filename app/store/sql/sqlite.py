@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import orjson
 import structlog
@@ -23,11 +22,13 @@ from app.store.sql.database import (
     IndexUnavailable,
     NotOwner,
     Params,
+    Questions,
     Row,
+    T,
     Write,
 )
 from app.store.sql.dialect import SQLITE, Dialect
-from app.store.sql.schema import HEED_ANALYSIS, VERSION, meta_table, steps
+from app.store.sql.schema import FIND_VERSION, meta_table, upgrade
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +49,6 @@ _STEPS = 1_000_000  # of its machine, some 10 ms, between looks at whether to go
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _BAD = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
-
-T = TypeVar("T")
 
 
 async def open_sqlite(file: Path, *, readers: int, timeout: float) -> SqliteDatabase:
@@ -137,6 +136,10 @@ class SqliteDatabase:
             return lane.run(sql, _bound(params))
 
         return await self._use(self._idle, query, timeout)
+
+    async def ask(self, questions: Callable[[], Questions[T]], timeout: float | None = None) -> T:
+        """See :class:`~app.store.sql.database.Database`."""
+        return await self._use(self._idle, lambda lane: _answer(lane, questions()), timeout)
 
     async def write(
         self, statements: Sequence[Write | tuple[str, Params]], timeout: float | None = None
@@ -297,30 +300,13 @@ class SqliteDatabase:
         lane.run("BEGIN IMMEDIATE")
         try:
             lane.run(meta_table(SQLITE))
-            found = lane.run("SELECT value FROM meta WHERE key = 'version'")
-            version = int(found[0][0]) if found else 0
-            if version > VERSION:
-                raise IndexUnavailable(newer(str(self.file), version))
-            for statements in steps(SQLITE, version):
-                for statement in statements:
-                    lane.run(statement)
-            lane.run(
-                "INSERT INTO meta VALUES ('version', ?) "
-                "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (str(VERSION),),
-            )
+            found = lane.run(FIND_VERSION)
+            for statement in upgrade(SQLITE, found, str(self.file)):
+                lane.run(statement)
             lane.run("COMMIT")
         except BaseException:
             _roll_back(lane)
             raise
-
-
-def newer(where: str, version: int) -> str:
-    """What is wrong with an index that a later release made."""
-    return (
-        f"{where}: the search index has version {version} of its tables, this release knows "
-        f"{VERSION}: use the release that made it, or another search_index"
-    )
 
 
 def _is_due(writes: int) -> bool:
@@ -331,8 +317,7 @@ def _is_due(writes: int) -> bool:
 
 def _analyze(lane: _Lane) -> None:
     try:
-        lane.run("ANALYZE")  # quick: analysis_limit
-        for statement in HEED_ANALYSIS:
+        for statement in SQLITE.analyze:  # quick: analysis_limit
             lane.run(statement)
     except (sqlite3.Error, _Stopped) as problem:
         # What was written before it is written.
@@ -361,7 +346,8 @@ def _transaction(lane: _Lane, statements: Sequence[Write | tuple[str, Params]]) 
         for statement in statements:
             write = statement if isinstance(statement, Write) else Write(*statement)
             if write.many:
-                lane.run_many(write.sql, write.params)
+                values = ", ".join("?" * len(write.types))
+                lane.run_many(write.sql.replace("{rows}", f"VALUES ({values})"), write.params)
                 found.append([])
                 continue
             rows = lane.run(write.sql, _bound(write.params))
@@ -373,6 +359,16 @@ def _transaction(lane: _Lane, statements: Sequence[Write | tuple[str, Params]]) 
     except BaseException:
         _roll_back(lane)
         raise
+
+
+def _answer(lane: _Lane, questions: Questions[T]) -> T:
+    try:
+        sql, params = next(questions)
+        while True:
+            sql, params = questions.send(lane.run(sql, _bound(params)))
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
 
 
 def _roll_back(lane: _Lane) -> None:
