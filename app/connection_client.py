@@ -17,7 +17,7 @@ from acks.errors import GatewayError
 from app.api.protocol_commands import Desk
 from app.connection_gate import ConnectionGate
 from app.connection_lease import Lease
-from app.crew import Crew
+from app.crew import Crew, origin_of
 from app.store.connections import ConnectionStore
 from app.store.instant import instant, now_ms
 from app.store.redis_client import StoreError, StoreUnavailable
@@ -69,10 +69,11 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a client is to be: its connection, and when it was told which commands."""
+    """What a client is to be: its connection, when it was told which commands, how often stored."""
 
     connection: Connection
     commands: dict[str, int]
+    revision: int = 1
 
     def runs_as(self, other: Plan | None) -> bool:
         """Whether both run in the same way."""
@@ -162,7 +163,21 @@ class Client:
     # --- its life
 
     def _lost(self) -> None:
+        if self.supervisor is not None:
+            self.supervisor.cut()
+            # What has not been written yet others may have written long ago, and more since.
+            self._means.desk.gateway.twins.withdraw(origin_of(self._id))
         self._wake.set()
+
+    def _ours(self) -> bool:
+        """Whether it is surely ours; what is not stops in this moment, not when it is its turn.
+
+        A process that was paused may handle what its sockets have before the timer of the lease.
+        """
+        if self._lease.valid():
+            return True
+        self._lease.lose()
+        return False
 
     def _turned(self) -> None:
         """The status has changed."""
@@ -188,13 +203,18 @@ class Client:
                 pause = CLAIM_S
             except (StoreUnavailable, StoreError) as problem:
                 log.debug("connection.not_run", connection=self._id, error=str(problem))
-                await self._pause(CLAIM_S)
+                await self._step_back(CLAIM_S)
             except GatewayError as problem:
                 log.warning("connection.not_run", connection=self._id, error=problem.message)
-                await self._pause(CLAIM_S)
+                await self._step_back(CLAIM_S)
             except Exception:
                 log.exception("connection.client_failed", connection=self._id, client=self.number)
-                await self._pause(FAULT_S)
+                await self._step_back(FAULT_S)
+
+    async def _step_back(self, seconds: float) -> None:
+        """Let others have what cannot be run here, for so long at least."""
+        await self._lease.release()
+        await self._pause(seconds)
 
     async def _claimed(self, pause: float) -> bool:
         """Try for the lease after a pause."""
@@ -236,7 +256,7 @@ class Client:
             crew = Crew(connection, outbox_bytes=means.outbox_bytes)
             await entrance.open_crew(crew)
         gate = ConnectionGate(
-            means.desk, self._id, crew, elsewhere=lambda: self._owner, runs=self._lease.valid
+            means.desk, self._id, crew, elsewhere=lambda: self._owner, runs=self._ours
         )
         feeds = {} if crew is None else {n: s for n, s in crew.sessions.items() if n >= 0}
         supervisor = Supervisor(
@@ -249,6 +269,8 @@ class Client:
             helpers.append(asyncio.create_task(self._declare(crew), name="connection-labels"))
         supervisor.start()
         try:
+            if self._draining:  # since it was claimed: the gateway refuses commands now
+                await supervisor.drain(0.0)
             await self._until_other(plan, supervisor)
             await self._close(supervisor)
         finally:
@@ -270,10 +292,15 @@ class Client:
             for name, when in plan.commands.items()
             if name != "enableConnectionLogs" or when < now_ms() - LOGS_MS
         }
+        revision = plan.revision
         while self._lease.valid() and not self._leaving:
             wanted = self._wanted
             if wanted is None or not wanted.runs_as(plan):
                 return
+            if wanted.revision != revision:
+                revision = wanted.revision
+                if supervisor.state is State.LOST:
+                    return  # who opens it, or stores it again, wants it to be tried now
             for name, when in wanted.commands.items():
                 if seen.get(name) != when:
                     seen[name] = when
@@ -315,6 +342,9 @@ class Client:
             except (StoreUnavailable, StoreError) as problem:
                 log.debug("connection.labels_not_claimed", error=str(problem))
                 taken = self._taken
+            except Exception:
+                log.exception("connection.labels_not_claimed", connection=self._id)
+                taken = self._taken
             if taken != self._taken:
                 if taken is not None:
                     log.warning("connection.label_taken", connection=self._id, label=taken)
@@ -340,6 +370,8 @@ class Client:
                     self._wake.set()
             except (StoreUnavailable, StoreError) as problem:
                 log.debug("connection.not_reported", connection=self._id, error=str(problem))
+            except Exception:
+                log.exception("connection.not_reported", connection=self._id, client=self.number)
             await asyncio.sleep(NEWS_S)
             try:
                 async with asyncio.timeout(REPORT_S):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -48,10 +49,14 @@ _NOTHING = Answer(None, ())
 
 
 class Queue(Turns):
-    """The order of a client's messages: what has to wait for its turn waits here."""
+    """The order of a client's messages: what has to wait for its turn waits here.
 
-    def __init__(self) -> None:
+    What has waited is carried out only if ``runs()`` says that the client is still ours.
+    """
+
+    def __init__(self, runs: Callable[[], bool] = lambda: True) -> None:
         super().__init__(self, UNDER_WAY)
+        self._runs = runs
         self._holds = 0
         self._waiting: deque[tuple[Kind | None, str, Callable[[], None]]] = deque()
 
@@ -67,12 +72,18 @@ class Queue(Turns):
 
     def _go_on(self) -> None:
         while self._waiting and not self._holds:
-            super().in_turn(*self._waiting.popleft())
+            kind, thing_id, run = self._waiting.popleft()
+            super().in_turn(kind, thing_id, partial(self._late, run))
+
+    def _late(self, run: Callable[[], None]) -> None:
+        if not self._closed and self._runs():
+            run()
 
     @override
     def in_turn(self, kind: Kind | None, thing_id: str, run: Callable[[], None]) -> None:
         if not self._holds and not self._waiting:
-            super().in_turn(kind, thing_id, run)
+            waits = self._must_wait(kind, thing_id)
+            super().in_turn(kind, thing_id, partial(self._late, run) if waits else run)
         elif len(self._waiting) < WAITING:
             self._waiting.append((kind, thing_id, run))
         else:
@@ -100,7 +111,7 @@ class ConnectionGate:
         self.desk = desk
         self.connection_id = connection_id
         self.crew = crew
-        self.queue = Queue()
+        self.queue = Queue(runs)
         self.elsewhere = elsewhere
         self._runs = runs
 
@@ -188,8 +199,12 @@ class _Errand(ProtocolCommands):
         elif not crew.owns:
             # Somebody else has declared them, or this is not known yet (acks-and-http 10).
             raise error("acknowledgement:label.not.declared", label=ack.label)
+        elif not self._gateway.owns_labels():
+            # The request may still wait for it when the store is back.
+            reason = "Whether the label is still the connection's is not known."
+            raise error("gateway:service.unavailable", reason=reason)
         else:
-            self._gateway.forward(crew.forward(ack) if self._gateway.owns_labels() else None)
+            self._gateway.forward(crew.forward(ack))
         self._tell(_NOTHING)
 
     @override

@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 import structlog
 
 from acks.errors import GatewayError
+from acks.signals import JsonObject
 from app.connection_client import Client, Means, Plan
 from app.connection_gate import relayed
 from app.settings import Settings
@@ -49,7 +50,7 @@ class Connections:
     def __init__(self, means: Means, address: RedisAddress) -> None:
         self._means = means
         self._clients: dict[tuple[str, int], Client] = {}
-        self._known: dict[str, tuple[int, Connection | None]] = {}  # by id: revision, what it says
+        self._known: dict[str, tuple[JsonObject, Connection | None]] = {}  # and what it says
         self._version = -1
         self._wake = asyncio.Event()
         self._notices = means.store.watch(address, lambda _: self._changed(), node=means.node)
@@ -139,7 +140,8 @@ class Connections:
             connection = self._read(stored)
             if connection is not None and connection.open:
                 for number in range(connection.clients):
-                    wanted[stored.id, number] = Plan(connection, stored.commands)
+                    plan = Plan(connection, stored.commands, stored.revision)
+                    wanted[stored.id, number] = plan
         for name in self._known.keys() - {stored.id for stored in found}:
             del self._known[name]
         for key, client in list(self._clients.items()):
@@ -153,16 +155,20 @@ class Connections:
             self._clients[key].want(plan)
 
     def _read(self, stored: StoredConnection) -> Connection | None:
-        """What a document says; None for one that makes no sense, which is logged once."""
+        """What a document says; None for one that makes no sense, which is logged once.
+
+        Its revision does not tell: it begins anew with a document that was deleted meanwhile, and
+        a store that was set back gives the same one twice.
+        """
         known = self._known.get(stored.id)
-        if known is not None and known[0] == stored.revision:
+        if known is not None and known[0] == stored.document:
             return known[1]
         connection = None
         try:
             connection = connection_of(stored.document)
         except GatewayError as problem:
             log.error("connection.document_broken", connection=stored.id, error=problem.message)
-        self._known[stored.id] = stored.revision, connection
+        self._known[stored.id] = stored.document, connection
         return connection
 
     def _forget(self, key: tuple[str, int]) -> None:

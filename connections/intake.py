@@ -11,6 +11,7 @@ from typing import NamedTuple
 from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
 from connections.driver import Delivery
+from connections.expiry import expired
 from connections.ledger import Ledger, Row
 from connections.mapping.ack_requests import parse_ack_filter, request_acks
 from connections.mapping.enforcement import enforce, parse_enforcement
@@ -80,7 +81,7 @@ class Intake:
 
     def take(self, delivery: Delivery, scope: Scope, row: Row, now: float) -> Taken:
         """Read a message. What is wrong with it is among the problems."""
-        if self._expires and _expired(delivery, now):
+        if self._expires and expired(delivery.headers, now):
             row.count("dropped", now)
             return Taken([], [])
         message = Message(delivery.payload, delivery.content_type, delivery.headers)
@@ -138,11 +139,3 @@ def _over(given: dict[str, object], mapped: dict[str, str]) -> dict[str, object]
     """Headers with the mapped ones in place of those of the same name, whatever its case."""
     kept = {name: value for name, value in given.items() if name.lower() not in mapped}
     return {**kept, **mapped}
-
-
-def _expired(delivery: Delivery, now: float) -> bool:
-    """Whether a message says by ``creation-time`` and ``ttl`` (ms) that it is over (spec 4.4)."""
-    created, lasts = delivery.headers.get("creation-time"), delivery.headers.get("ttl")
-    if created is None or lasts is None or not (created.isdecimal() and lasts.isdecimal()):
-        return False
-    return int(created[:18]) + int(lasts[:18]) < now * 1000

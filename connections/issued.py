@@ -74,7 +74,7 @@ def refused_ack(
     label: str, envelope: Envelope, problem: GatewayError, connection_id: str
 ) -> Acknowledgement:
     """The ack for a signal that cannot be published because of this error."""
-    published = failed(problem.status, problem.to_json())
+    published = failed(problem)
     return issued_ack(label, envelope, published, connection_id)
 
 
@@ -92,10 +92,9 @@ def explicit_ack(
         topic = read_topic(body)
         headers = read_headers(body)
         if topic.criterion == "acks" and topic.action:
-            status = body.get("status")
-            if type(status) is not int or not 100 <= status <= 599:
+            answer = _said(body, headers)
+            if answer is None:
                 return None
-            answer = Published(status, body.get("value"), headers)
             ack = issued_ack(topic.action, envelope, answer, connection_id)
             given = str(headers.get("correlation-id", ack.correlation_id))
             return ack._replace(correlation_id=given, thing_id=topic.thing_id)
@@ -118,16 +117,16 @@ def _as_live_response(envelope: Envelope, published: Published) -> Published:
     except GatewayError as unreadable:
         reason = unreadable.message
     else:
-        status = body.get("status")
-        if reason is None and type(status) is int and 100 <= status <= 599:
-            return Published(status, body.get("value"), _shown(headers))
+        answer = _said(body, _shown(headers))
+        if reason is None and answer is not None:
+            return answer
     problem = error(
         "connectivity:message.sending.failed",
         message=reason or "The live response has no status.",
         description=_REFUSED,
         status=422,
     )
-    return failed(422, problem.to_json())
+    return failed(problem)
 
 
 def _mismatch(
@@ -159,6 +158,14 @@ def _mismatch(
 
 def _shown(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if name != "requested-acks"}
+
+
+def _said(body: Envelope, headers: Mapping[str, Any]) -> Published | None:
+    """Status, value and headers of a Ditto Protocol message; None if it has no status."""
+    status = body.get("status")
+    if type(status) is not int or not 100 <= status <= 599:
+        return None
+    return Published(status, body.get("value"), headers)
 
 
 def _cut(text: object) -> str:

@@ -23,8 +23,15 @@ LOGGED_FOR = 24 * 3_600
 MAX_ENTRIES = 100
 """Log entries of failures and of successes that are kept, each."""
 MAX_TEXT = 500
+NOT_PROVIDED = "<not-provided>"
+"""The correlation id of an entry that has none (spec 4.6)."""
 _NAME_LENGTH = 200
 _ALARM_EVERY = 10.0
+
+
+def plain(text: str) -> str:
+    """A text from outside as JSON can hold it: halves of surrogate pairs become ``?``."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def iso(moment: float | None) -> str | None:
@@ -149,7 +156,7 @@ class Ledger:
         ok: bool,
         message: str,
         *,
-        correlation_id: str = "<not-provided>",
+        correlation_id: str = NOT_PROVIDED,
         address: str | None = None,
         entity: str | None = None,
     ) -> None:
@@ -160,18 +167,18 @@ class Ledger:
         if ok and not self.verbose(now):
             return
         entry: JsonObject = {
-            "correlationId": correlation_id[:_NAME_LENGTH],
+            "correlationId": plain(correlation_id[:_NAME_LENGTH]),
             "timestamp": iso(now),
             "category": category,
             "type": kind,
             "level": "success" if ok else "failure",
-            "message": message[:MAX_TEXT],
+            "message": plain(message[:MAX_TEXT]),
         }
         if address is not None:
-            entry["address"] = address[:_NAME_LENGTH]
+            entry["address"] = plain(address[:_NAME_LENGTH])
         if entity is not None:
             entry["entityType"] = "thing"
-            entry["entityId"] = entity[:_NAME_LENGTH]
+            entry["entityId"] = plain(entity[:_NAME_LENGTH])
         (self._successes if ok else self._failures).append(entry)
 
     def alarming(self, now: float) -> bool:

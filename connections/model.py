@@ -12,6 +12,10 @@ from typing import Any, Literal
 
 Kind = Literal["amqp-091", "amqp-10", "mqtt", "mqtt-5", "kafka", "http-push"]
 Mappers = tuple[str, ...]
+DRY_RUN = "-dry-run"
+"""How the id of a connection ends that is only tried (spec 4.6)."""
+HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+"""With which a target of HTTP push can begin, as in ``POST:/path``."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -22,7 +26,10 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Uri:
-    """Where a broker is. ``user`` and ``password`` are decoded and never shown."""
+    """Where a broker is; ``host`` without brackets.
+
+    ``user`` and ``password`` are decoded and never shown.
+    """
 
     scheme: str
     host: str
@@ -35,6 +42,11 @@ class Uri:
     def secure(self) -> bool:
         """Whether the scheme asks for TLS."""
         return self.scheme in ("ssl", "amqps", "mqtts", "https", "wss")
+
+    @property
+    def authority(self) -> str:
+        """Host and port as they stand in a uri: an address of IPv6 has brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +127,11 @@ class Connection:
     specific: Mapping[str, str] = field(default_factory=_nothing)  # specificConfig
     mapping_definitions: Mapping[str, Any] = field(default_factory=_nothing)
     tags: tuple[str, ...] = ()
+
+    @property
+    def login(self) -> tuple[str | None, str | None]:
+        """User and password: of the uri, or of credentials of type ``user-pass`` or ``plain``."""
+        given = self.credentials
+        if self.uri.user is None and given.get("type") in ("user-pass", "plain"):
+            return str(given.get("username", "")), str(given.get("password", ""))
+        return self.uri.user, self.uri.password

@@ -21,21 +21,20 @@ import structlog
 from acks.envelopes import Envelope
 from acks.signals import Acknowledgement
 from connections.driver import Published
-from connections.issued import explicit_ack, issued_ack, refused_ack, thing_of, wants, weak_ack
+from connections.issued import explicit_ack, issued_ack, refused_ack, wants, weak_ack
 from connections.ledger import Ledger
 from connections.model import Connection, Target
+from connections.pauses import until
 from connections.placeholders.lookups import Scope
 from connections.ports import Gate
-from connections.publishing import Publisher, broken, in_words, unavailable
+from connections.publishing import Publisher, broken, in_words, not_sent
 from connections.replies import is_error
-from connections.sending import LazyHeaders, Route
+from connections.sending import LazyHeaders, Route, facts_of
 
 log = structlog.get_logger(__name__)
 
 HELD_BYTES = 8 * 1024 * 1024
 """Bytes of the signals of one target that wait while the broker is away."""
-DRAIN_STEP_S = 0.02
-"""Between two looks whether everything has been sent."""
 
 
 class Feed(Protocol):
@@ -118,7 +117,7 @@ class Lane:
                 self._publish(envelope, wanted, now)
             elif wanted:
                 self._fail(now, "published", "The broker is away.", envelope)
-                self._issue(envelope, unavailable("The connection is not open."))
+                self._issue(envelope, not_sent("The connection is not open."))
             else:
                 self._hold(frame)
         except Exception:
@@ -164,7 +163,7 @@ class Lane:
         sent = _Sent(self, envelope, wanted, len(publications))
         for publication in publications:
             self._row.count("mapped", now)
-            self._publisher.send(publication, sent.one)
+            self._publisher.send(publication, sent.one, ours=True)
 
     def published(self, envelope: Envelope, wanted: bool, result: Published) -> None:
         """All that was sent for a signal is done; ``result`` is the worst of it."""
@@ -249,14 +248,7 @@ class Lane:
 
     def _log(self, now: float, kind: str, ok: bool, text: str, envelope: Envelope) -> None:
         self._ledger.log(
-            now,
-            "target",
-            kind,
-            ok,
-            text,
-            correlation_id=str(envelope["headers"].get("correlation-id", "<not-provided>")),
-            address=self._target.address,
-            entity=thing_of(envelope),
+            now, "target", kind, ok, text, address=self._target.address, **facts_of(envelope)
         )
 
 
@@ -338,17 +330,15 @@ class Outbound:
     async def close(self, grace_s: float) -> None:
         """Send what there is, take no more signals, drop what waits: in ``grace_s``."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + grace_s
-        while not self._idle and loop.time() < until:  # noqa: ASYNC110 - of several lanes
-            await asyncio.sleep(DRAIN_STEP_S)
+        end = loop.time() + grace_s
+        await until(self._idle, grace_s)
         tasks = [*self._pumps.values(), *self._ended]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for lane in self._lanes.values():
             lane.close()
-        await self._publisher.finish(until - loop.time())
+        await self._publisher.finish(end - loop.time())
 
-    @property
     def _idle(self) -> bool:
         return all(lane.idle for lane in self._lanes.values())

@@ -9,26 +9,27 @@ from functools import partial
 
 import structlog
 
-from acks.errors import error
+from acks.errors import GatewayError, error
 from connections.driver import Driver, Publication, Published
 
 log = structlog.get_logger(__name__)
 
 _SLACK_S = 1.0
 """How much longer than a driver should take it is waited for it."""
+_JSON = {"content-type": "application/json"}
 OnPublished = Callable[[Published], None]
 """Told once what became of a publication; called on the event loop, must not raise."""
 
 
-def unavailable(reason: str) -> Published:
-    """What is told of a publication that cannot go out now (spec websocket-... 4.5)."""
-    return failed(503, error("connectivity:message.sending.failed", reason=reason).to_json())
+def not_sent(reason: str, status: int = 503) -> Published:
+    """What is told of a publication that the broker has not taken (spec websocket-... 4.5)."""
+    return failed(error("connectivity:message.sending.failed", status=status, reason=reason))
 
 
-def failed(status: int, problem: dict[str, object]) -> Published:
-    """A failure with an error's JSON, whose status stands by itself (spec 4.5)."""
-    payload = {name: value for name, value in problem.items() if name != "status"}
-    return Published(status, payload, {"content-type": "application/json"})
+def failed(problem: GatewayError) -> Published:
+    """The JSON of an error of the catalogue; its status stands by itself (spec 4.5)."""
+    payload = problem.to_json()
+    return Published(payload.pop("status"), payload, _JSON)
 
 
 def broken(problem: BaseException) -> Published:
@@ -38,13 +39,11 @@ def broken(problem: BaseException) -> Published:
     if cause is not None:
         caused = f"Caused by <{type(cause).__name__}>."
         text = f"{text} - {caused}" if text else caused
-    return failed(
-        500,
-        {
-            "message": f"Encountered <{type(problem).__name__}>.",
-            "description": text or "Unknown error.",
-        },
-    )
+    payload = {
+        "message": f"Encountered <{type(problem).__name__}>.",
+        "description": text or "Unknown error.",
+    }
+    return Published(500, payload, _JSON)
 
 
 def in_words(result: Published) -> str:
@@ -95,38 +94,44 @@ class Publisher:
             self._free.clear()
             await self._free.wait()
 
-    def send(self, publication: Publication, on_published: OnPublished) -> None:
-        """Send; never raises. Without a driver, or over the limit, it is told at once: 503."""
+    def send(
+        self, publication: Publication, on_published: OnPublished, *, ours: bool = False
+    ) -> None:
+        """Send; never raises. Without a driver, or over the limit, it is told at once: 503.
+
+        ``ours``: if the broker refuses it that is the connection's failure (spec 4.5). It is not
+        for what goes where the sender of a message wants to have it.
+        """
         driver = self._driver
         if driver is None:
-            on_published(unavailable("The connection is not open."))
+            on_published(not_sent("The connection is not open."))
         elif len(self._tasks) >= self._limit:
-            on_published(unavailable("Too many messages wait to be sent."))
+            on_published(not_sent("Too many messages wait to be sent."))
         else:
-            work = self._publish(driver, publication, on_published)
+            work = self._publish(driver, publication, on_published, ours)
             task = asyncio.create_task(work, name="publication")
             self._tasks[task] = driver
             task.add_done_callback(partial(self._done, on_published))
 
     async def _publish(
-        self, driver: Driver, publication: Publication, on_published: OnPublished
+        self, driver: Driver, publication: Publication, on_published: OnPublished, ours: bool
     ) -> None:
         try:
             async with asyncio.timeout(self._deadline_s + _SLACK_S):
                 published = await driver.publish(publication, self._deadline_s)
         except TimeoutError:
-            published = failed(408, {"message": "No confirmation arrived."})
+            published = Published(408, {"message": "No confirmation arrived."}, _JSON)
         except Exception as problem:
             log.exception("connection.publish_failed")
             published = broken(problem)
-        if published.lost and driver is self._driver:
+        if published.lost and ours and driver is self._driver:
             self._on_lost("The broker refused a publication.")
         on_published(published)
 
     def _done(self, on_published: OnPublished, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if task.cancelled():
-            on_published(unavailable("The connection was closed meanwhile."))
+            on_published(not_sent("The connection was closed meanwhile."))
         if len(self._tasks) < self._shared:
             self._free.set()
 

@@ -11,13 +11,12 @@ from acks.envelopes import Envelope, error_envelope
 from acks.errors import GatewayError
 from acks.protocol import read_headers, read_topic
 from connections.driver import Published
-from connections.issued import thing_of
 from connections.ledger import Ledger
 from connections.model import Connection, Source
 from connections.placeholders.lookups import Scope, text_headers
 from connections.ports import Answer
 from connections.publishing import Publisher, in_words
-from connections.sending import Route
+from connections.sending import Route, facts_of
 
 Sort = Literal["response", "error", "nack"]
 
@@ -101,14 +100,7 @@ class Replies:
 
     def _log(self, now: float, kind: str, text: str, envelope: Envelope) -> None:
         self._ledger.log(
-            now,
-            "response",
-            kind,
-            False,
-            text,
-            correlation_id=str(envelope["headers"].get("correlation-id", "<not-provided>")),
-            address=self._route.address,
-            entity=thing_of(envelope),
+            now, "response", kind, False, text, address=self._route.address, **facts_of(envelope)
         )
 
 

@@ -6,16 +6,31 @@ Used by targets and by reply targets alike (spec websocket-... 4.1, 4.3).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TypedDict
 
 from acks.envelopes import Envelope
 from acks.errors import GatewayError
 from connections.driver import Publication
 from connections.issued import thing_of
+from connections.ledger import NOT_PROVIDED
 from connections.mapping.headers import map_headers, parse_header_mapping
 from connections.mapping.payloads import map_outgoing, mappers_of
 from connections.model import Connection, Mappers
 from connections.placeholders.lookups import PREFIXES, Scope, text_headers
 from connections.placeholders.templates import parse_template
+
+
+class Facts(TypedDict):
+    """What the log of a connection names a signal by."""
+
+    correlation_id: str
+    entity: str
+
+
+def facts_of(envelope: Envelope) -> Facts:
+    """For :meth:`connections.ledger.Ledger.log`."""
+    given = str(envelope["headers"].get("correlation-id", NOT_PROVIDED))
+    return Facts(correlation_id=given, entity=thing_of(envelope))
 
 
 class LazyHeaders(Mapping[str, str]):

@@ -18,6 +18,7 @@ from acks.settlement import Settlement
 from connections.driver import Delivery, Driver, Publication, Published
 from connections.ledger import Ledger, Row
 from connections.model import Connection
+from connections.pauses import doubling
 from connections.publishing import Publisher
 
 log = structlog.get_logger(__name__)
@@ -70,29 +71,30 @@ class Opening:
 
 
 class Tries:
-    """How often messages have failed, by their identity."""
+    """How often messages have failed: with each source, as another one may succeed with them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[tuple[int, str], tuple[int, int]] = {}
 
     def failed(self, delivery: Delivery, excused: bool) -> tuple[int, int]:
         """Count a failure; returns how many count against the message, and how many there were.
 
         ``excused``: the message is not to blame. The broker's own count includes those.
         """
-        counted, all_of_them = self._known.pop(delivery.identity, (0, 0))
+        key = (delivery.source, delivery.identity)
+        counted, all_of_them = self._known.pop(key, (0, 0))
         counted += not excused
         all_of_them += 1
         if len(self._known) >= MAX_KNOWN:
             del self._known[next(iter(self._known))]
-        self._known[delivery.identity] = (counted, all_of_them)
+        self._known[key] = (counted, all_of_them)
         if delivery.redeliveries is not None and not excused:
             counted = max(counted, delivery.redeliveries + 1 - (all_of_them - counted))
         return counted, all_of_them
 
-    def done(self, identity: str) -> None:
+    def done(self, delivery: Delivery) -> None:
         """It will not come again."""
-        self._known.pop(identity, None)
+        self._known.pop((delivery.source, delivery.identity), None)
 
 
 class Settling:
@@ -117,10 +119,11 @@ class Settling:
         self._publisher = publisher
         self._first_s, self._last_s = first_s, last_s
         self._on_broken = on_broken
-        # Without that setting an MQTT driver acknowledges what fails, as its protocol has no other
-        # way to have it again (spec 4.4).
+        # Otherwise an MQTT driver acknowledges what fails, as its protocol has no other way to have
+        # it again than a new connection (spec 4.4), for which a clean session forgets it.
         self._returns = connection.kind not in ("mqtt", "mqtt-5") or (
-            connection.specific.get("reconnectForRedelivery", "").strip().lower() == "true"
+            _is_set(connection, "reconnectForRedelivery")
+            and not _is_set(connection, "cleanSession")
         )
         self._tries = Tries()
         self.draining = False  # what fails is left unsettled, and comes again to the next client
@@ -148,7 +151,7 @@ class Settling:
         elif counted > self._most or not returns:
             self._give_up(message, counted)
         else:
-            delay = min(self._first_s * 2.0 ** min(all_of_them - 1, 30), self._last_s)
+            delay = doubling(self._first_s, self._last_s, all_of_them)
             self._later(message, delay, self._tell, Settlement.REDELIVER)
 
     def _later(
@@ -166,7 +169,7 @@ class Settling:
         if not delivery.settles:
             return
         if settlement is not Settlement.REDELIVER:
-            self._tries.done(delivery.identity)
+            self._tries.done(delivery)
         try:
             opening.driver.settle(delivery, settlement)
         except Exception:
@@ -205,6 +208,10 @@ class Settling:
         if self._ledger.alarming(now):
             log.warning("connection.gave_up", connection=self._id, address=address, reason=text)
         self._ledger.log(now, "source", "acknowledged", False, text, address=address)
+
+
+def _is_set(connection: Connection, name: str) -> bool:
+    return connection.specific.get(name, "").strip().lower() == "true"
 
 
 def _most(text: str | None) -> int:

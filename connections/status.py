@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from connections.driver import Cause
-from connections.ledger import Category, Ledger, iso
+from connections.ledger import Category, Ledger, iso, plain
 from connections.model import Connection
 
 log = structlog.get_logger(__name__)
@@ -68,7 +68,7 @@ class Status:
         if state is State.CLOSING:  # until it is closed it is what it was
             self._live = _LIVE.get(self.state, self._live)
         self.state = state
-        self._details = details
+        self._details = plain(details)
         self._connected = now if state is State.OPEN else None
         if state is State.OPENING:
             self._addresses = dict.fromkeys(self._addresses)
@@ -91,7 +91,7 @@ class Status:
             return
         now = time.time()
         details = details or ("It can be used." if well else "It cannot be used.")
-        self._addresses[kind, address] = (well, details, now)
+        self._addresses[kind, address] = (well, plain(details), now)
         category: Category = "source" if kind == "source" else "target"
         self._ledger.log(now, category, "other", well, details, address=address)
         self._changed()

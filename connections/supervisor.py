@@ -22,6 +22,7 @@ from connections.inbound import Inbound
 from connections.ledger import Ledger
 from connections.model import Connection
 from connections.outbound import Feed, Outbound
+from connections.pauses import doubling, until
 from connections.placeholders.templates import PlaceholderError
 from connections.ports import Gate
 from connections.probing import LOST_GRACE_S, SLACK_S, close_driver, probe
@@ -34,8 +35,6 @@ __all__ = ["Feed", "Pace", "State", "Supervisor", "probe"]
 JsonObject = dict[str, Any]
 log = structlog.get_logger(__name__)
 
-DRAIN_STEP_S = 0.02
-"""Between two looks whether everything is settled."""
 _COMMANDS = "connectivity.commands:"
 
 
@@ -163,15 +162,11 @@ class Supervisor:
         if self._opening is not None:
             self._opening.forget()
         self._inbound.drained()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + grace_s
-        while self._owing and loop.time() < until:  # noqa: ASYNC110 - owed in several places
-            await asyncio.sleep(DRAIN_STEP_S)
+        await until(self._settled, grace_s)
 
-    @property
-    def _owing(self) -> bool:
-        """Whether something is to be settled, or to be published as an answer."""
-        return self.pending > 0 or (self._publisher.open and self._inbound.busy)
+    def _settled(self) -> bool:
+        """Whether nothing is to be settled any more, nor to be published as an answer."""
+        return not self.pending and not (self._publisher.open and self._inbound.busy)
 
     async def close(self, grace_s: float) -> None:
         """:meth:`drain`, send what is being sent, disconnect: within ``grace_s`` (and a second).
@@ -182,16 +177,22 @@ class Supervisor:
             self._ending = asyncio.create_task(self._close(grace_s), name="connection-close")
         await asyncio.shield(self._ending)
 
+    def cut(self) -> None:
+        """Settle, take and send nothing from here on; :meth:`abandon` is to follow. Idempotent."""
+        self._settling.draining = True
+        if self._opening is not None:
+            self._opening.end()
+            self._inbound.ended(self._opening)
+        self._publisher.lost()
+        self._publisher.cut()
+
     async def abandon(self) -> None:
         """Close at once and settle nothing any more: somebody else runs this client now.
 
         A close that is under way loses what is left of its grace.
         """
-        self._settling.draining = True
-        if self._opening is not None:
-            self._opening.end()
+        self.cut()
         self._abandoned.set()
-        self._publisher.cut()
         soon = asyncio.get_running_loop().time() + SLACK_S
         for deadline in self._deadlines:
             deadline.reschedule(min(deadline.when() or soon, soon))
@@ -199,7 +200,7 @@ class Supervisor:
 
     async def _close(self, grace_s: float) -> None:
         """Wait in good order, unless it is abandoned meanwhile, and end everything."""
-        until = asyncio.get_running_loop().time() + grace_s
+        end = asyncio.get_running_loop().time() + grace_s
         if self.state is not State.CLOSED:
             self._status.turn(State.CLOSING, "The connection is being closed.")
         orderly = asyncio.create_task(self._finish(grace_s), name="connection-finish")
@@ -211,7 +212,7 @@ class Supervisor:
             if isinstance(result, Exception):
                 log.error("connection.defect", connection=self._connection.id, exc_info=result)
         await self._outbound.close(0.0)
-        left = until - asyncio.get_running_loop().time()
+        left = end - asyncio.get_running_loop().time()
         self._close_grace_s = 0.0 if self._abandoned.is_set() else max(0.0, left)
         if self._task is not None:
             self._task.cancel()
@@ -223,9 +224,9 @@ class Supervisor:
 
     async def _finish(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + grace_s
+        end = loop.time() + grace_s
         await self.drain(grace_s)
-        await self._outbound.close(max(0.0, until - loop.time()))
+        await self._outbound.close(max(0.0, end - loop.time()))
 
     # --- running
 
@@ -250,7 +251,7 @@ class Supervisor:
         first = self._pace.first_delay_s
         if failures == 0:
             return random.uniform(0.0, first / 5)  # noqa: S311 - spreads load, hides nothing
-        longest = min(first * 2.0 ** min(failures - 1, 30), self._pace.last_delay_s)
+        longest = doubling(first, self._pace.last_delay_s, failures)
         return longest * random.uniform(0.75, 1.0)  # noqa: S311 - as above
 
     async def _serve(self) -> bool:

@@ -54,11 +54,14 @@ def _show(context: ssl.SSLContext, credentials: Mapping[str, Any]) -> None:
         os.unlink(path)
 
 
-def refused(problem: OSError) -> OpenError:
+def refused(problem: OSError | ValueError, host: str) -> OpenError:
     """What to raise for a connection that could not be made.
 
-    A certificate that is not trusted is ``misconfigured``, everything else ``temporary``.
+    A certificate that is not trusted is ``misconfigured``, and so is what cannot be the name of a
+    host (ValueError); everything else is ``temporary``.
     """
+    if isinstance(problem, ValueError):
+        return OpenError("misconfigured", f"<{host}> is no name of a host.")
     if isinstance(problem, ssl.SSLCertVerificationError):
         reason = problem.verify_message or "certificate verify failed"
         return OpenError("misconfigured", f"The broker's certificate is not trusted: {reason}.")

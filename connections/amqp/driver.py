@@ -12,23 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import structlog
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import AMQPError
 from pamqp.commands import Basic
 
 from acks.settlement import Settlement
+from connections.amqp.consumers import Consumer, Token, consumers_of
 from connections.amqp.identity import Identities, redeliveries
-from connections.amqp.publishing import Lanes, not_sent
-from connections.amqp.wire import (
-    Link,
-    connected,
-    reason,
-    split_address,
-    text_headers,
-)
+from connections.amqp.publishing import Lanes
+from connections.amqp.wire import Link, connected, reason, split_address, text_headers
 from connections.driver import (
     Delivery,
     Limits,
@@ -40,39 +35,18 @@ from connections.driver import (
     Published,
 )
 from connections.model import Connection
+from connections.pauses import FIRST_RETRY_S, LAST_RETRY_S, doubling
+from connections.publishing import not_sent
 from connections.tls import tls_context
 
-FIRST_RETRY_S = 1.0
-LAST_RETRY_S = 60.0
-"""Before a channel that the broker has closed is opened again, doubling."""
+log = structlog.get_logger(__name__)
+
 ABORT_S = 1.0
 """For goodbyes after a failure."""
 LEAST_GRACE_S = 0.25
 """For each step of closing, however little time there is: settlements are worth that."""
 _GONE = (AMQPError, RuntimeError, OSError)
 """What the library raises for a channel or a connection that is closed."""
-
-
-@dataclass(slots=True, eq=False)
-class _Consumer:
-    """One of the consumers of a queue."""
-
-    source: int
-    address: str
-    prefetch: int
-    channel: AbstractChannel | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    why: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class _Token:
-    """What a delivery is settled by; once."""
-
-    consumer: _Consumer
-    channel: AbstractChannel
-    tag: int
-    settled: bool = False
 
 
 class AmqpDriver:
@@ -92,11 +66,11 @@ class AmqpDriver:
         self._generation = generation
         self._limits = limits
         self._identities = Identities(generation)
-        self._consumers: list[_Consumer] = []
+        self._consumers: list[Consumer] = []
         self._links: list[Link] = []
         self._lanes: Lanes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._settlements: deque[tuple[_Token, Settlement]] = deque()
+        self._settlements: deque[tuple[Token, Settlement]] = deque()
         self._to_settle = asyncio.Event()
         self._sending = asyncio.Lock()
         self._closing = asyncio.Lock()
@@ -135,7 +109,7 @@ class AmqpDriver:
 
     async def _open(self) -> None:
         connection = self._connection
-        self._consumers = _consumers(connection, self._limits.in_flight)
+        self._consumers = consumers_of(connection, self._limits.in_flight)
         context = tls_context(connection)
         inbound = await self._link(context) if self._consumers else None
         if inbound is None or _publishes(connection):
@@ -186,18 +160,27 @@ class AmqpDriver:
 
     def _closed(self, future: asyncio.Future[Any]) -> None:
         """A connection has ended; unless that is our own doing, the broker is gone."""
+        self._lose(f"The connection to the broker is lost: {_why(future)}")
+
+    def _lose(self, text: str) -> None:
         if self._over:
             return
         self._over = True
         self._taking = False
-        problem = asyncio.CancelledError() if future.cancelled() else future.exception()
-        self._on_lost(f"The connection to the broker is lost: {reason(problem)}")
+        self._on_lost(text)
         self._start(self._disconnect(ABORT_S))
 
     def _start(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that fails takes the connection down: without it nothing would go on."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.error("amqp.defect", exc_info=problem)
+            self._lose(f"Encountered <{type(problem).__name__}>.")
 
     # ------------------------------------------------------------------ consume
 
@@ -215,35 +198,35 @@ class AmqpDriver:
         if len(refusals) == len(self._consumers) and not self._connection.targets:
             raise OpenError("misconfigured", refusals[0])
         for consumer in self._consumers:
-            well = not consumer.ended.is_set()
-            self._on_status("source", consumer.address, well, "" if well else consumer.why)
-            self._start(self._keep(link, consumer, consumer.why))
+            self._tell(consumer, consumer.why if consumer.ended.is_set() else "")
+            self._start(self._keep(link, consumer))
 
-    async def _keep(self, link: Link, consumer: _Consumer, told: str) -> None:
-        """Consume again, after a while, whenever the broker has ended it.
-
-        ``told``: why it did not begin, which is known already.
-        """
-        delay = FIRST_RETRY_S
+    async def _keep(self, link: Link, consumer: Consumer) -> None:
+        """Consume again, after a while, whenever the broker has ended it."""
+        tries = 0
         while True:
             await consumer.ended.wait()
             consumer.channel = None
             if link.wire.is_closed:
                 return
-            if told != consumer.why:
-                told = consumer.why
-                self._on_status("source", consumer.address, False, told)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LAST_RETRY_S)
+            self._tell(consumer, consumer.why)
+            tries += 1
+            await asyncio.sleep(doubling(FIRST_RETRY_S, LAST_RETRY_S, tries))
             try:
                 await self._consume(link, consumer)
             except _GONE as problem:
                 consumer.why = reason(problem)
                 continue
-            delay, told = FIRST_RETRY_S, ""
-            self._on_status("source", consumer.address, True, "")
+            tries = 0
+            self._tell(consumer, "")
 
-    async def _consume(self, link: Link, consumer: _Consumer) -> None:
+    def _tell(self, consumer: Consumer, why: str) -> None:
+        """Tell how the source is, when that has changed; ``why``: what is wrong with it."""
+        if consumer.told != why:
+            consumer.told = why
+            self._on_status("source", consumer.address, not why, why)
+
+    async def _consume(self, link: Link, consumer: Consumer) -> None:
         channel = await link.wire.channel(publisher_confirms=False)
 
         def ended(why: str) -> None:
@@ -269,17 +252,16 @@ class AmqpDriver:
             consumer.channel = None
             consumer.ended.set()
             raise
-        channel.closing.add_done_callback(
-            lambda future: ended(reason(None if future.cancelled() else future.exception()))
-        )
+        channel.closing.add_done_callback(lambda future: ended(_why(future)))
 
     def _take(
-        self, consumer: _Consumer, channel: AbstractChannel, message: DeliveredMessage
+        self, consumer: Consumer, channel: AbstractChannel, message: DeliveredMessage
     ) -> None:
         tag = message.delivery_tag
         if not self._taking or consumer.channel is not channel or tag is None:
             return
-        token = _Token(consumer, channel, tag)
+        self._tell(consumer, "")  # the first message may be here before the answer to consuming
+        token = Token(consumer, channel, tag)
         size, most = len(message.body), self._limits.message_bytes
         if size > most:
             text = f"A message of {size} bytes, more than {most}, was rejected."
@@ -309,7 +291,7 @@ class AmqpDriver:
         if (
             self._over
             or delivery.generation != self._generation
-            or not isinstance(token, _Token)
+            or not isinstance(token, Token)
             or token.settled
             or token.consumer.channel is not token.channel
         ):
@@ -320,13 +302,13 @@ class AmqpDriver:
             self._identities.given_back(delivery.address, message_id, delivery.identity)
         self._settle(token, settlement)
 
-    def _settle(self, token: _Token, settlement: Settlement) -> None:
+    def _settle(self, token: Token, settlement: Settlement) -> None:
         token.settled = True
         self._settlements.append((token, settlement))
         self._to_settle.set()
 
     async def _settle_all(self) -> None:
-        while True:
+        while not self._over:
             await self._to_settle.wait()
             self._to_settle.clear()
             await self._send_settlements()
@@ -367,25 +349,14 @@ class AmqpDriver:
                 self._on_status("target", address, well, details)
 
 
-def _consumers(connection: Connection, in_flight: int) -> list[_Consumer]:
-    """All consumers. Each has its share of ``in_flight`` messages, and one at least."""
-    places = [
-        (source.index, address)
-        for source in connection.sources
-        for address in source.addresses
-        for _ in range(source.consumers)
-    ]
-    share, rest = divmod(in_flight, max(len(places), 1))
-    return [
-        _Consumer(source, address, max(share + (number < rest), 1))
-        for number, (source, address) in enumerate(places)
-    ]
-
-
 def _publishes(connection: Connection) -> bool:
     """Whether anything can be sent: to targets, as answers, or as dead letters."""
     replies = any(source.reply for source in connection.sources)
     return bool(connection.targets or replies or connection.specific.get("deadLetterAddress"))
+
+
+def _why(closing: asyncio.Future[Any]) -> str:
+    return reason(None if closing.cancelled() else closing.exception())
 
 
 async def _closed_channel(channel: AbstractChannel) -> None:

@@ -20,6 +20,7 @@ from pamqp.commands import Basic
 from acks.errors import error
 from connections.amqp.wire import Link, properties_of, reason, split_address
 from connections.driver import Publication, Published
+from connections.publishing import failed, not_sent
 
 MAX_LANES = 16
 """Idle channels beyond it are closed."""
@@ -29,18 +30,6 @@ NO_CONFIRMS = (
 )
 OnExchange = Callable[[str, bool, str], None]
 """(exchange, can it be published to, details) when that changes."""
-
-
-def failed(code: str, why: str) -> Published:
-    """The answer for what was not sent; ``code`` is of the catalogue."""
-    problem = error(code, reason=why)
-    payload: dict[str, Any] = problem.to_json()
-    return Published(payload.pop("status"), payload, {"content-type": "application/json"})
-
-
-def not_sent(why: str) -> Published:
-    """The answer if the broker is not there, or does not want it: 503."""
-    return failed("connectivity:message.sending.failed", why)
 
 
 class Lane:
@@ -122,7 +111,7 @@ class Lane:
     ) -> None:
         # A frame for a channel that the broker has closed would end the whole connection. The
         # library knows of that a few steps before it says so. From here to its write queue it makes
-        # no pause: the queue has room (amqp_wire.FRAMES), and its lock is never held while waiting
+        # no pause: the queue has room (wire.FRAMES), and its lock is never held while waiting
         # for the socket (wait=False; Link.full bounds what waits there).
         if channel.is_closed or channel._close_exception is not None:
             raise ChannelInvalidStateError("The broker has closed the channel.")
@@ -150,6 +139,10 @@ class Lane:
         if isinstance(problem, AMQPChannelError):
             self._tell(False, reason(problem))
         raise problem
+
+
+def _invalid(why: str) -> Published:
+    return failed(error("connectivity:connection.configuration.invalid", reason=why))
 
 
 def _refusal(problem: DeliveryError) -> str:
@@ -184,7 +177,7 @@ class Lanes:
             exchange, key = split_address(publication.address)
             properties = properties_of(publication)
         except ValueError as problem:
-            return failed("connectivity:connection.configuration.invalid", str(problem))
+            return _invalid(str(problem))
         if self._busy >= self._bound:
             return not_sent(f"{self._bound} messages wait for the broker already.")
         if self._link.full:
@@ -199,7 +192,7 @@ class Lanes:
         except (AMQPError, RuntimeError) as problem:
             return not_sent(reason(problem))
         except (ValueError, TypeError, UnicodeError) as problem:
-            return failed("connectivity:connection.configuration.invalid", reason(problem))
+            return _invalid(reason(problem))
         finally:
             self._busy -= 1
             lane.busy -= 1

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
-import orjson
+from aiormq.abc import ExceptionType, TimeoutType
 from aiormq.connection import Connection as Wire
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import (
+    AMQPConnectionError,
     AMQPError,
     AuthenticationError,
     InvalidFrameError,
@@ -21,10 +21,12 @@ from aiormq.exceptions import (
 )
 from pamqp.commands import Basic
 from pamqp.common import FieldTable
+from typing_extensions import override
 from yarl import URL
 
 from connections.driver import OpenError, Publication
 from connections.model import Uri
+from connections.texts import text_of
 from connections.tls import refused
 
 HEARTBEAT_S = 10
@@ -32,10 +34,13 @@ HEARTBEAT_S = 10
 MAX_HEADER_BYTES = 100_000
 """Headers travel in one frame of 128 KiB: a larger one would end the whole connection."""
 MAX_NAME_BYTES = 128
+MAX_ADDRESS_BYTES = 255
+"""Of the name of an exchange or a queue, and of a routing key (AMQP 0.9.1, shortstr)."""
 FRAMES = 10_000
 """Frames that may wait to be written: more than publications and settlements under way, so that
 nobody has to wait between looking at a channel and writing to it."""
 MAX_BACKLOG = 16 * 1024 * 1024
+SILENT = "the broker was silent for too long"
 PERSISTENT = 2
 
 # What it says of losses and refusals is told by the seam, without tracebacks.
@@ -46,6 +51,18 @@ _NOTHING: Mapping[str, Any] = {}
 
 class _Wire(Wire):
     FRAME_BUFFER_SIZE = FRAMES
+
+    @override
+    async def close(self, exc: ExceptionType | None = None, timeout: TimeoutType = None) -> None:
+        """As the library's, but whoever waits for an answer is told by an AMQPError.
+
+        The library cancels them, and a task that was cancelled by nobody would end for good.
+        Before it is open there is only who opens it, and may have been cancelled indeed.
+        """
+        if self.connected.is_set() and not isinstance(exc, AMQPError):
+            why = reason(exc if isinstance(exc, Exception) else None)
+            exc = AMQPConnectionError(SILENT if self.is_connection_was_stuck else why)
+        await super().close(exc, timeout)
 
 
 class Transport(TransportFactory):
@@ -94,7 +111,8 @@ class Link:
     async def close(self, grace_s: float) -> None:
         """Say goodbye, at most ``grace_s`` seconds long."""
         try:
-            await asyncio.wait_for(self.wire.close(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self.wire.close()
         except TimeoutError:
             pass
         finally:
@@ -107,15 +125,12 @@ async def connected(uri: Uri, name: str, context: ssl.SSLContext | None) -> Link
     wire = _Wire(_url(uri, name), transport_factory=transport)
     try:
         await wire.connect()
-    except OSError as problem:
-        transport.abort()
-        # The library's own errors are OSErrors, too.
-        raise (
-            _open_error(problem, uri) if isinstance(problem, AMQPError) else refused(problem)
-        ) from problem
-    except AMQPError as problem:
+    except AMQPError as problem:  # some of them are OSErrors, too
         transport.abort()
         raise _open_error(problem, uri) from problem
+    except (OSError, ValueError) as problem:
+        transport.abort()
+        raise refused(problem, uri.host) from problem
     except BaseException:
         transport.abort()
         raise
@@ -124,10 +139,9 @@ async def connected(uri: Uri, name: str, context: ssl.SSLContext | None) -> Link
 
 def _url(uri: Uri, name: str) -> str:
     user, password = quote(uri.user or "guest", safe=""), quote(uri.password or "guest", safe="")
-    host = f"[{uri.host}]" if ":" in uri.host else uri.host
     query = f"heartbeat={HEARTBEAT_S}&name={quote(name, safe='')}"
     path = quote(virtual_host(uri), safe="")
-    return f"amqp://{user}:{password}@{host}:{uri.port}/{path}?{query}"
+    return f"amqp://{user}:{password}@{uri.authority}/{path}?{query}"
 
 
 def virtual_host(uri: Uri) -> str:
@@ -153,8 +167,6 @@ def reason(problem: BaseException | None) -> str:
     """What an error of the library says, for people."""
     if problem is None:
         return "closed"
-    if isinstance(problem, asyncio.CancelledError):
-        return "the broker was silent for too long"
     if isinstance(problem, RuntimeError):
         return "The channel to the broker is closed."
     texts = [str(part) for part in problem.args if part is not None]
@@ -168,7 +180,7 @@ def text_headers(properties: Basic.Properties) -> dict[str, str]:
     ``reply-to``, ``content-type`` and ``message-id``.
     """
     headers = {
-        name.lower(): _text(value)
+        name.lower(): text_of(value)
         for name, value in (properties.headers or _NOTHING).items()
         if value is not None
     }
@@ -181,21 +193,6 @@ def text_headers(properties: Basic.Properties) -> dict[str, str]:
     return headers | {name: given for name, given in known.items() if given}
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, datetime):
-        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, list | dict):
-        return orjson.dumps(value, default=_text, option=orjson.OPT_UTC_Z).decode()
-    return str(value)
-
-
 def split_address(address: str) -> tuple[str, str]:
     """Exchange and routing key of ``exchange/routingKey``; no exchange is the default exchange.
 
@@ -206,7 +203,18 @@ def split_address(address: str) -> tuple[str, str]:
         raise ValueError(
             f"The target address '{address}' must be specified in the format 'exchange/routingKey'."
         )
+    check_name(exchange)
+    check_name(key)
     return exchange, key
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for the name of an exchange or a queue that is too long for the protocol.
+
+    Only the library would see it, when it has opened a channel for it.
+    """
+    if len(name.encode()) > MAX_ADDRESS_BYTES:
+        raise ValueError(f"'{name[:50]}...' has more than {MAX_ADDRESS_BYTES} bytes.")
 
 
 def properties_of(publication: Publication) -> Basic.Properties:

@@ -3,7 +3,7 @@
 Addresses are the broker's names of nodes; those of JMS (``queue://NAME``, ``topic://NAME``) are
 understood. The path of the uri is the host name that is told to the broker (its virtual host).
 The credit of the links bounds what is given out; dispositions settle it: accepted, rejected, or
-modified with delivery-failed (spec websocket-... 4.4). Confirmations: amqp10_outlets.py.
+modified with delivery-failed (spec websocket-... 4.4). Confirmations: outlets.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from acks.settlement import Settlement
 from connections.amqp10.engine import Engine, condition_error, connected
 from connections.amqp10.inlets import Inlet, dispose, inlets_of, knows_modified
 from connections.amqp10.message import decoded, headers_of, identity, payload_of, redeliveries
-from connections.amqp10.outlets import Outlets, failed, node_name
+from connections.amqp10.outlets import Outlets, node_name
 from connections.driver import (
     Delivery,
     Driver,
@@ -33,11 +33,9 @@ from connections.driver import (
     Published,
 )
 from connections.model import Connection
+from connections.pauses import FIRST_RETRY_S, LAST_RETRY_S, doubling
+from connections.publishing import not_sent
 from connections.tls import tls_context
-
-FIRST_RETRY_S = 1.0
-LAST_RETRY_S = 60.0
-"""Before a link that the broker has ended is made again, doubling."""
 
 
 class Amqp10Driver(Driver):
@@ -189,7 +187,7 @@ class Amqp10Driver(Driver):
     @override
     async def publish(self, publication: Publication, deadline_s: float) -> Published:
         if self._closing:
-            return failed("The connection is closed.")
+            return not_sent("The connection is closed.")
         return await self._outlets.publish(publication, deadline_s)
 
     def _flush(self) -> None:
@@ -279,8 +277,8 @@ class Amqp10Driver(Driver):
         inlet.session.close()
         for token in [token for token, (of, _) in self._unsettled.items() if of is inlet]:
             del self._unsettled[token]
-        wait = min(FIRST_RETRY_S * 2**inlet.tries, LAST_RETRY_S)
-        inlet.tries = min(inlet.tries + 1, 10)
+        inlet.tries += 1
+        wait = doubling(FIRST_RETRY_S, LAST_RETRY_S, inlet.tries)
         inlet.timer = asyncio.get_running_loop().call_later(wait, self._attach, inlet)
         self._flush()
         self._source_is(inlet, False, text)

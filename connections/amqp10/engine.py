@@ -12,11 +12,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import proton
+import structlog
 from typing_extensions import override
 
 from connections.driver import OpenError
 from connections.model import Connection, Uri
 from connections.tls import refused
+
+log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 20.0
 """A broker that is silent for so long is given up; it hears from us twice as often."""
@@ -28,8 +31,6 @@ _TEMPORARY = frozenset(
 
 OnEvent = Callable[[Any], None]
 """An event of the library."""
-OnGone = Callable[[OpenError], None]
-"""Told once, when nothing more will come; the text says why."""
 
 
 class Engine(asyncio.Protocol):
@@ -147,14 +148,22 @@ class Engine(asyncio.Protocol):
 
     def _dispatch(self) -> None:
         while not self.gone.done() and (event := self._events.peek()) is not None:
-            kind = event.type
-            if kind is proton.Event.TRANSPORT_ERROR:
-                self._end(_transport_error(event.transport))
-            elif kind is proton.Event.CONNECTION_REMOTE_CLOSE:
-                self._closed(event.connection)
-            else:
-                self._on_event(event)
+            try:
+                self._handle(event)
+            except Exception as problem:
+                # Left where it is, the event would come again for ever, and nobody would know.
+                log.exception("amqp10.defect", kind=str(event.type))
+                self._end(OpenError("temporary", f"Encountered <{type(problem).__name__}>."))
             self._events.pop()
+
+    def _handle(self, event: Any) -> None:
+        kind = event.type
+        if kind is proton.Event.TRANSPORT_ERROR:
+            self._end(_transport_error(event.transport))
+        elif kind is proton.Event.CONNECTION_REMOTE_CLOSE:
+            self._closed(event.connection)
+        else:
+            self._on_event(event)
 
     def _closed(self, wire: Any) -> None:
         wire.close()  # an answer, unless it is one
@@ -216,10 +225,8 @@ async def connected(
     engine = Engine(connection, client, on_event)
     try:
         await asyncio.get_running_loop().create_connection(
-            lambda: engine, uri.host.strip("[]"), uri.port, ssl=tls
+            lambda: engine, uri.host, uri.port, ssl=tls
         )
-    except OSError as problem:
-        raise refused(problem) from problem
-    except ValueError as problem:
-        raise OpenError("misconfigured", f"<{uri.host}> is no name of a host.") from problem
+    except (OSError, ValueError) as problem:
+        raise refused(problem, uri.host) from problem
     return engine

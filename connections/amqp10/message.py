@@ -11,25 +11,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
 import proton
 
 from connections.driver import Publication
+from connections.texts import text_of
 
 APPLICATION = "amqp.application.property:"
 ANNOTATION = "amqp.message.annotation:"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode("utf-8", "replace")
-    if isinstance(value, list | dict):
-        return orjson.dumps(value, default=_text, option=orjson.OPT_NON_STR_KEYS).decode()
-    return str(value)
 
 
 def _as_text(text: str) -> Any:
@@ -64,18 +52,18 @@ def _sequence(text: str) -> int:
 
 # Header -> attribute of the library's messages, how to show it, how to read it (ValueError).
 _PROPERTIES: dict[str, tuple[str, Callable[[Any], str | None], Callable[[str], Any]]] = {
-    "message-id": ("id", _text, _as_text),
-    "user-id": ("user_id", _text, str.encode),
-    "to": ("address", _text, _as_text),
-    "subject": ("subject", _text, _as_text),
-    "reply-to": ("reply_to", _text, _as_text),
-    "correlation-id": ("correlation_id", _text, _as_text),
+    "message-id": ("id", text_of, _as_text),
+    "user-id": ("user_id", text_of, str.encode),
+    "to": ("address", text_of, _as_text),
+    "subject": ("subject", text_of, _as_text),
+    "reply-to": ("reply_to", text_of, _as_text),
+    "correlation-id": ("correlation_id", text_of, _as_text),
     "content-type": ("content_type", _kind, _ascii),
     "absolute-expiry-time": ("expiry_time", _millis, _seconds),
     "creation-time": ("creation_time", _millis, _seconds),
-    "group-id": ("group_id", _text, _as_text),
+    "group-id": ("group_id", text_of, _as_text),
     "group-sequence": ("group_sequence", lambda n: str(n) if n else None, _sequence),
-    "reply-to-group-id": ("reply_to_group_id", _text, _as_text),
+    "reply-to-group-id": ("reply_to_group_id", text_of, _as_text),
 }
 
 
@@ -87,7 +75,7 @@ def decoded(raw: bytes) -> Any:
     message = proton.Message()
     try:
         message.decode(raw)
-    except (proton.ProtonException, ValueError) as problem:
+    except (proton.ProtonException, ValueError, RecursionError) as problem:
         raise ValueError(f"This is no AMQP 1.0 message: {problem}") from problem
     return message
 
@@ -99,18 +87,18 @@ def payload_of(message: Any) -> bytes:
         return b""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
-    return _text(body).encode()
+    return text_of(body).encode()
 
 
 def headers_of(message: Any) -> dict[str, str]:
     """Properties, application properties and message annotations, names in lower case."""
     headers = {}
     for name, value in (message.annotations or {}).items():
-        headers[ANNOTATION + str(name).lower()] = _text(value)
+        headers[ANNOTATION + str(name).lower()] = text_of(value)
     for name, value in (message.properties or {}).items():
         if value is not None:
             low = str(name).lower()
-            headers[APPLICATION + low if low in _PROPERTIES else low] = _text(value)
+            headers[APPLICATION + low if low in _PROPERTIES else low] = text_of(value)
     for name, (attribute, shown, _) in _PROPERTIES.items():
         value = getattr(message, attribute)
         if value is not None and value != b"" and (text := shown(value)):
@@ -123,11 +111,11 @@ def identity(address: str, message: Any) -> str:
 
     A digest of what the sender made, and its message-id: others may use the same one.
     """
-    own = sorted((str(name), _text(value)) for name, value in (message.properties or {}).items())
-    facts = (_text(message.correlation_id), message.creation_time, message.subject, own)
+    own = sorted((str(name), text_of(value)) for name, value in (message.properties or {}).items())
+    facts = (text_of(message.correlation_id), message.creation_time, message.subject, own)
     digest = hashlib.blake2b(repr(facts).encode("utf-8", "replace"), digest_size=16)
     digest.update(payload_of(message))
-    given = "" if message.id is None else f" {_text(message.id)}"
+    given = "" if message.id is None else f" {text_of(message.id)}"
     return f"{address} {digest.hexdigest()}{given}"
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import proton
 
-from acks.errors import error
 from connections.amqp10.message import encoded
 from connections.driver import Publication, Published
+from connections.publishing import not_sent
 
 MOST_OUTLETS = 64
 """Addresses with an open link; the one that was idle longest goes for a new one."""
@@ -26,13 +26,6 @@ _JMS = ("queue://", "topic://")
 
 OnAddress = Callable[[str, bool, str], None]
 """(address, can it be published to, details)."""
-
-
-def failed(why: str, status: int = 503) -> Published:
-    """The answer for a publication that the broker has not taken."""
-    payload = error("connectivity:message.sending.failed", reason=why).to_json()
-    payload.pop("status")
-    return Published(status, payload)
 
 
 def node_name(address: str) -> str:
@@ -117,7 +110,7 @@ class Outlet:
         """The link has ended, or never began: nothing more is answered."""
         for waiting in (*self._sent.values(), *self._unsent):
             if not waiting.answer.done():
-                waiting.answer.set_result(failed(why))
+                waiting.answer.set_result(not_sent(why))
         self._sent.clear()
         self._unsent.clear()
         self._on_address(self._address, False, why)
@@ -135,12 +128,12 @@ def _published(delivery: Any) -> Published:
     if state == proton.Delivery.REJECTED:
         condition = delivery.remote.condition
         said = (condition.description or condition.name) if condition else "no reason given"
-        return failed(f"The external broker rejected the message: {said}")
+        return not_sent(f"The external broker rejected the message: {said}")
     if state == proton.Delivery.RELEASED:
-        return failed("The external broker released the message: nobody takes it there.")
+        return not_sent("The external broker released the message: nobody takes it there.")
     if state == proton.Delivery.MODIFIED:
-        return failed("The external broker could not deliver the message.")
-    return failed("Message sending terminated without the expected acknowledgement.")
+        return not_sent("The external broker could not deliver the message.")
+    return not_sent("Message sending terminated without the expected acknowledgement.")
 
 
 class Outlets:
@@ -159,23 +152,23 @@ class Outlets:
     async def publish(self, publication: Publication, deadline_s: float) -> Published:
         """See the seam."""
         if self.wire is None:
-            return failed("The connection is closed.")
+            return not_sent("The connection is closed.")
         if sum(outlet.busy for outlet in self._outlets.values()) >= self._most:
-            return failed("Too many messages wait for the external broker.")
+            return not_sent("Too many messages wait for the external broker.")
         try:
             waiting = _Waiting(encoded(publication), asyncio.get_running_loop().create_future())
         except ValueError as problem:
-            return failed(str(problem), 400)
+            return not_sent(str(problem), 400)
         outlet = self._outlet(publication.address)
         if outlet is None:
-            return failed("Too many addresses are published to at once.")
+            return not_sent("Too many addresses are published to at once.")
         outlet.add(waiting)
         self._flush()
         try:
             async with asyncio.timeout(deadline_s):
                 return await waiting.answer
         except TimeoutError:
-            return failed(f"The external broker did not answer within {deadline_s:g} s.")
+            return not_sent(f"The external broker did not answer within {deadline_s:g} s.")
         finally:
             outlet.give_up(waiting)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from acks.errors import GatewayError, error
 from acks.signals import JsonObject
+from connections.mapping.payloads import MAX_MAPPERS
 
 MAX_BYTES = 100 * 1024
 """Of a document as JSON."""
@@ -19,7 +20,7 @@ MAX_TEXT = 4_096
 MAX_PEM = 64 * 1024
 MAX_ITEMS = 100
 """Entries of a list or an object, where nothing else is said."""
-MAX_MAPPINGS = 10
+MAX_MAPPINGS = MAX_MAPPERS
 """Payload mappings of one source or target."""
 MAX_CLIENTS = 9
 """Clients of a connection, and consumers of a source."""
@@ -61,8 +62,8 @@ def read_document(value: object, connection_id: str) -> JsonObject:
             "connectionStatus", _choice("Connection status", STATUSES), "unknown"
         ),
         "uri": fields.get("uri", _text, _REQUIRED),
-        "sources": fields.get("sources", _list(lambda one, at: _source(one, at, kind)), []),
-        "targets": fields.get("targets", _list(_target), []),
+        "sources": fields.get("sources", _list(lambda one, at: read_source(one, at, kind)), []),
+        "targets": fields.get("targets", _list(read_target), []),
         "clientCount": fields.get("clientCount", _number(1, MAX_CLIENTS), 1),
         "failoverEnabled": fields.get("failoverEnabled", _flag, True),
         "validateCertificates": fields.get("validateCertificates", _flag, True),
@@ -81,23 +82,14 @@ def read_document(value: object, connection_id: str) -> JsonObject:
     return document
 
 
-def read_source(value: object, place: str, kind: str) -> JsonObject:
+# --- parts
+
+
+def read_source(value: Any, place: str, kind: str) -> JsonObject:
     """A source in full; ``place`` names it in errors, ``kind`` is that of its connection.
 
     Raises as :func:`read_document`.
     """
-    return _source(value, place, kind)
-
-
-def read_target(value: object, place: str) -> JsonObject:
-    """A target in full; raises as :func:`read_document`."""
-    return _target(value, place)
-
-
-# --- parts
-
-
-def _source(value: Any, place: str, kind: str) -> JsonObject:
     fields = _Fields(value, place)
     source = {
         "addresses": fields.get("addresses", _list(_text), _REQUIRED),
@@ -118,7 +110,8 @@ def _source(value: Any, place: str, kind: str) -> JsonObject:
     return source
 
 
-def _target(value: Any, place: str) -> JsonObject:
+def read_target(value: Any, place: str) -> JsonObject:
+    """A target in full; raises as :func:`read_document`."""
     fields = _Fields(value, place)
     target = {
         "address": fields.get("address", _text, _REQUIRED),
@@ -134,21 +127,22 @@ def _target(value: Any, place: str) -> JsonObject:
 
 
 def _reply_target(value: Any, place: str) -> JsonObject:
+    """What is not enabled has no defaults: it stays as short as it was given."""
     fields = _Fields(value, place)
     enabled = fields.get("enabled", _flag, True)
     address = fields.get("address", _text, _REQUIRED if enabled else None)
+    headers = fields.get("headerMapping", _texts, {} if enabled else None)
+    types = fields.get(
+        "expectedResponseTypes", _list(_text), ["response", "error"] if enabled else None
+    )
     reply = {
-        **({} if address is None else {"address": address}),
-        "headerMapping": fields.get("headerMapping", _texts, {}),
-        "expectedResponseTypes": [
-            one
-            for one in fields.get("expectedResponseTypes", _list(_text), ["response", "error"])
-            if one in RESPONSE_TYPES
-        ],
+        "address": address,
+        "headerMapping": headers,
+        "expectedResponseTypes": types and [one for one in types if one in RESPONSE_TYPES],
         "enabled": enabled,
     }
     fields.end()
-    return reply
+    return {name: one for name, one in reply.items() if one is not None}
 
 
 def _legacy_reply_target(legacy: bool) -> JsonObject:
@@ -288,21 +282,22 @@ def _mappings(value: Any, place: str) -> list[str]:
 
 
 def _text(value: Any, place: str) -> str:
-    if not isinstance(value, str):
-        raise wrong(f"{_quoted(place)} has to be a text.")
-    if len(value) > MAX_TEXT:
-        raise wrong(f"{_quoted(place)} has more than {MAX_TEXT:,} characters.")
-    if any(char < " " or char == "\x7f" for char in value):
+    text = _of_length(value, place, MAX_TEXT)
+    if any(char < " " or char == "\x7f" for char in text):
         raise wrong(f"{_quoted(place)} has control characters.")
-    return value
+    return text
 
 
 def _pem(value: Any, place: str) -> str:
     """A text of lines, as certificates and keys are."""
+    return _of_length(value, place, MAX_PEM)
+
+
+def _of_length(value: Any, place: str, most: int) -> str:
     if not isinstance(value, str):
         raise wrong(f"{_quoted(place)} has to be a text.")
-    if len(value) > MAX_PEM:
-        raise wrong(f"{_quoted(place)} has more than {MAX_PEM:,} characters.")
+    if len(value) > most:
+        raise wrong(f"{_quoted(place)} has more than {most:,} characters.")
     return value
 
 

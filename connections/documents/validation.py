@@ -15,12 +15,18 @@ from connections.mapping.ack_requests import parse_ack_filter
 from connections.mapping.enforcement import parse_enforcement
 from connections.mapping.headers import parse_header_mapping
 from connections.mapping.payloads import check_definitions, mappers_of
-from connections.model import Connection, Enforcement, Kind, ReplyTarget, Source, Target
+from connections.model import (
+    HTTP_METHODS,
+    Connection,
+    Enforcement,
+    Kind,
+    ReplyTarget,
+    Source,
+    Target,
+)
 from connections.placeholders.lookups import read_template
 from connections.placeholders.templates import PlaceholderError, parse_template
 
-DRY_RUN = "-dry-run"
-"""How the id of a connection ends that is only tried (spec 4.6)."""
 _AMQP = ("amqp", "amqps")
 _MQTT = ("tcp", "ssl", "mqtt", "mqtts")
 _SCHEMES: dict[str, tuple[str, ...]] = {
@@ -36,7 +42,6 @@ _CREDENTIALS: dict[str, tuple[str, ...]] = {
     "mqtt-5": ("client-cert", "user-pass", "plain"),
     "http-push": ("client-cert", "oauth-client-credentials", "user-pass", "plain"),
 }
-_HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _LABEL_FORM = (
     "Declared acknowledgement labels of a connection must have the form "
     "<connection-id>:<alphanumeric-suffix>"
@@ -293,10 +298,10 @@ def _address(text: str, place: str) -> str:
 
 def _check_http_address(address: str) -> None:
     method, colon, _ = address.partition(":")
-    if "{{" not in method and not (colon and method in _HTTP_METHODS):
+    if "{{" not in method and not (colon and method in HTTP_METHODS):
         raise wrong(
             f"The address '{address[:200]}' of a target has to be of the form METHOD:/path.",
-            f"The methods are {', '.join(_HTTP_METHODS)}, e.g. POST:/api/events.",
+            f"The methods are {', '.join(HTTP_METHODS)}, e.g. POST:/api/events.",
         )
 
 

@@ -36,10 +36,9 @@ from connections.driver import (
     Published,
 )
 from connections.http_push.tokens import Tokens
-from connections.model import Connection
+from connections.model import HTTP_METHODS, Connection
 from connections.tls import refused, tls_context, trusting
 
-METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _MOST_PARALLEL = 256
 _PATH, _QUERY = "http.path", "http.query"  # headers that overrule the address
 # What belongs to one hop or to the client's own framing.
@@ -128,7 +127,8 @@ class HttpPushDriver(Driver):
         """Check the document, and that the server can be reached; requests follow."""
         connection = self._connection
         for target in connection.targets:
-            _checked(target.address, _PLACEHOLDER)
+            if _PLACEHOLDER not in target.address.partition(":")[0]:  # else it is known later
+                _checked(target.address)
         parallel = _number(connection, "parallelism", 1)
         idle = _seconds(connection, "idleTimeout", "60s")
         tls = tls_context(connection)
@@ -191,7 +191,8 @@ class HttpPushDriver(Driver):
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._idle.wait()
             await client.aclose()
         if self._tokens is not None:
             await self._tokens.close()
@@ -200,11 +201,9 @@ class HttpPushDriver(Driver):
         """Make a connection and end it; raises OpenError."""
         uri = self._connection.uri
         try:
-            _, writer = await asyncio.open_connection(uri.host.strip("[]"), uri.port, ssl=tls)
-        except OSError as problem:
-            raise refused(problem) from problem
-        except ValueError as problem:
-            raise OpenError("misconfigured", f"<{uri.host}> is no name of a host.") from problem
+            _, writer = await asyncio.open_connection(uri.host, uri.port, ssl=tls)
+        except (OSError, ValueError) as problem:
+            raise refused(problem, uri.host) from problem
         writer.transport.abort()  # nothing was sent, so nothing is lost
 
     async def _first_token(self) -> None:
@@ -230,9 +229,8 @@ class HttpPushDriver(Driver):
             path = "/" + quote(headers[_PATH].lstrip("/"), safe=_SAFE, errors="replace")
         query = headers.get(_QUERY, query).lstrip("?")
         full = f"{path}?{query}" if query else path
-        host = f"[{uri.host.strip('[]')}]" if ":" in uri.host else uri.host
         # There are no fragments in requests: a # can only come out of a placeholder.
-        text = f"{uri.scheme}://{host}:{uri.port}{full.replace('#', '%23')}"
+        text = f"{uri.scheme}://{uri.authority}{full.replace('#', '%23')}"
         try:
             return method, httpx.URL(text)
         except (httpx.InvalidURL, ValueError) as problem:
@@ -247,7 +245,7 @@ class HttpPushDriver(Driver):
             if self._tokens is not None:
                 token = await self._tokens.token()
                 headers = [one for one in headers if one[0].lower() != b"authorization"]
-                headers.append((b"authorization", f"Bearer {token}".encode()))
+                headers.append((b"authorization", f"Bearer {token}".encode(errors="replace")))
             body = None if method in self._bodiless else publication.payload
             request = client.build_request(method, url, headers=headers, content=body)
             response = await client.send(request, stream=True)
@@ -292,18 +290,15 @@ class HttpPushDriver(Driver):
             self._on_status("target", target.address, well, text)
 
 
-def _checked(address: str, *parts: str) -> tuple[str, str]:
-    """Method and path of an address; OpenError if it has none.
-
-    ``parts``: what the method may have in it to be known only later.
-    """
+def _checked(address: str) -> tuple[str, str]:
+    """Method and path of an address; OpenError if it has none."""
     method, colon, path = address.partition(":")
-    if colon and (method in METHODS or any(part in method for part in parts)):
-        return method, path if path.startswith("/") else f"/{path}"
-    names = ", ".join(sorted(METHODS))
-    raise OpenError(
-        "misconfigured", f"The address <{address}> is not <method>:<path> with {names}."
-    )
+    if not colon or method not in HTTP_METHODS:
+        names = ", ".join(HTTP_METHODS)
+        raise OpenError(
+            "misconfigured", f"The address <{address}> is not <method>:<path> with {names}."
+        )
+    return method, path if path.startswith("/") else f"/{path}"
 
 
 def _number(connection: Connection, name: str, default: int) -> int:
@@ -325,14 +320,8 @@ def _methods(text: str) -> frozenset[str]:
 
 
 def _basic(connection: Connection) -> httpx.BasicAuth | None:
-    """User and password, of the uri or of credentials of type ``user-pass`` or ``plain``."""
-    uri, credentials = connection.uri, connection.credentials
-    if uri.user is not None:
-        return httpx.BasicAuth(uri.user, uri.password or "")
-    if credentials.get("type") in ("user-pass", "plain"):
-        user, password = credentials.get("username", ""), credentials.get("password", "")
-        return httpx.BasicAuth(str(user), str(password))
-    return None
+    user, password = connection.login
+    return None if user is None else httpx.BasicAuth(user, password or "")
 
 
 def _request_headers(publication: Publication) -> list[tuple[bytes, bytes]]:

@@ -7,22 +7,22 @@ loop, at most ``in_flight`` of them at a time, and settlements come back by a qu
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Mapping
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from typing_extensions import override
 
 from acks.settlement import Settlement
-from connections.driver import Delivery, Limits, OnDelivery, OnLost, OnStatus, OpenError
+from connections.driver import Delivery, Limits, OnDelivery, OnLost, OnStatus
+from connections.expiry import expired
 from connections.kafka.errors import is_refusal
-from connections.kafka.message import delivery, expired
+from connections.kafka.message import delivery
 from connections.kafka.options import Options
 from connections.kafka.partition import Partition, Token
 from connections.kafka.reach import Link, error_of
-from connections.kafka.threads import Inbox, Loop, library_log
+from connections.kafka.threads import Inbox, Worker, library_log
 from connections.model import Source
 
 log = structlog.get_logger(__name__)
@@ -41,8 +41,8 @@ _REBALANCING = frozenset(
 )
 
 
-class Reader:
-    """One consumer of a group and its thread. Methods are called on the event loop."""
+class Reader(Worker):
+    """One consumer of a group."""
 
     def __init__(
         self,
@@ -52,43 +52,26 @@ class Reader:
         limits: Limits,
         tell: tuple[OnDelivery, OnLost, OnStatus],
     ) -> None:
+        self._on_delivery, on_lost, self._on_status = tell
+        super().__init__("kafka-reader", on_lost)
         self.late = 0  # settlements that met a partition that was revoked meanwhile
         self.withheld = 0  # messages not committed, but for those that are given out
         self._sources = sources
         self._generation = generation
         self._limits = limits
-        self._on_delivery, self._on_lost, self._on_status = tell
         self._inbox: Inbox[tuple[Token, Settlement]] = Inbox()
-        self._stopping = threading.Event()
-        self._loop = Loop(self._stopping)
         # From here on everything is the thread's.
         self._partitions: dict[tuple[str, int], Partition[Message]] = {}
         self._open = 0
         self._link = Link(self._stopping, next(iter(sources)))
         self._unwell: set[str] = set()
         self._paused = False
-        self._lost = False
         self._next_commit = 0.0
         self._grace_s = 0.0
         self._consumer = Consumer(
             {**options, "error_cb": self._link.problems.append, "on_commit": self._committed},
             logger=library_log,
         )
-        self._thread = threading.Thread(target=self._run, name="kafka-reader", daemon=True)
-
-    @property
-    def opened(self) -> asyncio.Future[None]:
-        """Done when the broker has answered, or holds an OpenError."""
-        return self._loop.opened
-
-    @property
-    def ended(self) -> asyncio.Future[None]:
-        """Done when the thread has ended."""
-        return self._loop.ended
-
-    def start(self) -> None:
-        """Begin; what comes of it is told by ``opened``."""
-        self._thread.start()
 
     def settle(self, token: Token, settlement: Settlement) -> None:
         """Tell the thread."""
@@ -100,34 +83,29 @@ class Reader:
         It takes half of ``grace_s`` for a commit that the group does not take at once.
         """
         self._grace_s = grace_s / 2
-        self._stopping.set()
+        self._stop()
         self._inbox.wake()
-        if self._thread.ident is None:
-            self._loop.tell_end()
 
     # --- the thread
 
-    def _run(self) -> None:
-        try:
-            self._link.reach(self._consumer)
-            self._consumer.subscribe(
-                list(self._sources),
-                on_assign=self._assigned,
-                on_revoke=self._revoked,
-                on_lost=self._taken_away,
-            )
-            self._loop.tell_open()
-            while not self._stopping.is_set() and not self._lost:
-                self._turn()
-            if not self._lost:
-                self._finish()
-        except OpenError as problem:
-            self._loop.tell_open(problem)
-        except KafkaException as problem:
-            self._lose(error_of(problem).str())
-        finally:
-            self._consumer.close()
-            self._loop.tell_end()
+    @override
+    def _work(self) -> None:
+        self._link.reach(self._consumer)
+        self._consumer.subscribe(
+            list(self._sources),
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._taken_away,
+        )
+        self._tell_open()
+        while not self._stopping.is_set() and not self._lost:
+            self._turn()
+        if not self._lost:
+            self._finish()
+
+    @override
+    def _clean_up(self) -> None:
+        self._consumer.close()
 
     def _finish(self) -> None:
         """Commit what is settled; while the group rebalances, it takes no commits."""
@@ -208,27 +186,36 @@ class Reader:
             self._lose(problem.str())
         elif topic is not None and topic in self._sources:
             self._unwell.add(topic)
-            self._loop.post(self._on_status, "source", topic, False, problem.str())
+            self._post(self._on_status, "source", topic, False, problem.str())
         else:
             log.warning("kafka.error", reason=problem.str())
+
+    def _consumes(self, topic: str) -> None:
+        """There is something of a topic; tell that it is well again, if it was not."""
+        if topic in self._unwell:
+            self._unwell.discard(topic)
+            self._post(self._on_status, "source", topic, True, "")
 
     # --- giving out
 
     def _give_out(self) -> None:
         for partition in self._all():
-            batch: list[tuple[Token, Message]] = []
+            source = self._sources[partition.topic]
+            batch: list[Delivery] = []
             while self._open < self._limits.in_flight:
                 found = partition.next()
                 if found is None:
                     break
                 offset, message = found
-                if self._skipped(message):
+                made = delivery(message, source, Token(partition, offset), self._generation)
+                if self._skipped(made):
                     partition.finish(offset)
                     continue
                 self._open += 1
-                batch.append((Token(partition, offset), message))
+                batch.append(made)
             if batch:
-                self._hand_over(self._sources[partition.topic], batch)
+                self._consumes(partition.topic)
+                self._hand_over(batch)
             self._hold_or_go_on(partition)
 
     def _hold_or_go_on(self, partition: Partition[Message]) -> None:
@@ -241,28 +228,25 @@ class Reader:
             if not self._paused:
                 self._resume([partition])
 
-    def _skipped(self, message: Message) -> bool:
+    def _skipped(self, made: Delivery) -> bool:
         """Whether a message is done without being handled."""
-        if expired(message, time.time()):
+        if expired(made.headers, time.time()):
             return True
-        size, most = len(message.value() or b""), self._limits.message_bytes
+        size, most = len(made.payload), self._limits.message_bytes
         if size > most:
             text = f"A message of {size} bytes, more than {most}, was left out."
-            self._loop.post(self._on_status, "source", message.topic(), True, text)
+            self._post(self._on_status, "source", made.address, True, text)
             return True
         return False
 
-    def _hand_over(self, source: Source, batch: list[tuple[Token, Message]]) -> None:
-        settles = source.qos != 0  # at least once, unless the document says otherwise
-        if not settles:  # at most once: committed before anybody has seen it
-            for token, _ in batch:
-                token.settled = True
-                token.partition.finish(token.offset)
+    def _hand_over(self, batch: list[Delivery]) -> None:
+        """Messages of one partition."""
+        if not batch[0].settles:  # at most once: committed before anybody has seen it
+            for each in batch:
+                each.token.settled = True
+                each.token.partition.finish(each.token.offset)
             self._commit(wait=True)
-        made = [
-            delivery(message, source, token, self._generation, settles) for token, message in batch
-        ]
-        self._loop.post(self._deliver, made)
+        self._post(self._deliver, batch)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """On the event loop."""
@@ -339,9 +323,7 @@ class Reader:
         for each in partitions:
             key = (each.topic, each.partition)
             self._partitions[key] = Partition(each.topic, each.partition, window)
-            if each.topic in self._unwell:
-                self._unwell.discard(each.topic)
-                self._loop.post(self._on_status, "source", each.topic, True, "")
+            self._consumes(each.topic)
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._settle_all()
@@ -364,11 +346,6 @@ class Reader:
                 partition.alive = False
                 gone.append(partition)
         return gone
-
-    def _lose(self, reason: str) -> None:
-        if not self._lost:
-            self._lost = True
-            self._loop.post(self._on_lost, reason)
 
     def _resume(self, partitions: list[Partition[Message]]) -> None:
         if partitions:

@@ -34,11 +34,11 @@ from connections.driver import (
 )
 from connections.kafka import options
 from connections.kafka.consumer import Reader
-from connections.kafka.errors import not_sent
 from connections.kafka.partition import Token
 from connections.kafka.producer import Writer
 from connections.kafka.reach import error_of
 from connections.model import Connection
+from connections.publishing import not_sent
 
 _SEND_S = 60.0  # for which a message is tried to be sent
 
@@ -147,7 +147,7 @@ class KafkaDriver(Driver):
         again may help, 400 if not, 503 if it was not tried at all.
         """
         if self._writer is None:
-            return not_sent(503, "The connection is not open.")
+            return not_sent("The connection is not open.")
         return await self._writer.publish(publication, deadline_s)
 
     @override

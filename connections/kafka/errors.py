@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from confluent_kafka import KafkaError
 
-from acks.errors import error
 from connections.driver import Cause, OpenError, Published
-from connections.publishing import failed
+from connections.publishing import not_sent
 
 # Errors of the broker after which the same message may succeed: those that Kafka's own clients
 # count as retriable (spec websocket-... 4.5).
@@ -51,16 +51,10 @@ def not_stored(problem: KafkaError) -> Published:
     """
     code = problem.code()
     if code == KafkaError._QUEUE_FULL:
-        return not_sent(503, "Too many messages wait to be sent.")
+        return not_sent("Too many messages wait to be sent.")
     again = code in _AGAIN or problem.retriable()
     lost = problem.fatal() or code in _CREDENTIALS
-    answer = not_sent(500 if again else 400, problem.str())
-    return Published(answer.status, answer.payload, answer.headers, lost=lost)
-
-
-def not_sent(status: int, reason: str) -> Published:
-    """The issued ack for a message that was not sent."""
-    return failed(status, error("connectivity:message.sending.failed", reason=reason).to_json())
+    return replace(not_sent(problem.str(), 500 if again else 400), lost=lost)
 
 
 def is_refusal(problem: KafkaError) -> bool:

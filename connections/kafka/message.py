@@ -11,9 +11,7 @@ from connections.model import Source
 CONTENT_TYPE = "content-type"
 
 
-def delivery(
-    message: Message, source: Source, token: Token, generation: int, settles: bool
-) -> Delivery:
+def delivery(message: Message, source: Source, token: Token, generation: int) -> Delivery:
     """A message that was read, for the gateway.
 
     Its headers are those it has (names in lower case), and ``kafka.topic``, ``kafka.key`` and
@@ -38,7 +36,7 @@ def delivery(
         identity=f"{topic}#{message.partition()}@{message.offset()}",
         token=token,
         generation=generation,
-        settles=settles,
+        settles=source.qos != 0,  # at least once, unless the document says otherwise
     )
 
 
@@ -47,16 +45,6 @@ def text_headers(message: Message) -> dict[str, str]:
     pairs = message.headers() or []
     items = pairs.items() if isinstance(pairs, dict) else pairs
     return {name.lower(): _text(value) for name, value in items if value is not None}
-
-
-def expired(message: Message, now: float) -> bool:
-    """Whether its time is over: ``creation-time`` and ``ttl``, both in milliseconds.
-
-    ``now`` is in seconds since 1970. Headers that are no numbers set no limit.
-    """
-    headers = text_headers(message) if message.headers() else {}
-    created, lives = _number(headers.get("creation-time")), _number(headers.get("ttl"))
-    return created is not None and lives is not None and now * 1000 >= created + lives
 
 
 def headers_of(publication: Publication) -> list[tuple[str, str | bytes | None]]:
@@ -69,9 +57,3 @@ def headers_of(publication: Publication) -> list[tuple[str, str | bytes | None]]
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode(errors="replace")
-
-
-def _number(text: str | None) -> int | None:
-    if text is None or len(text) > 18 or not text.isascii() or not text.isdigit():
-        return None
-    return int(text)

@@ -16,7 +16,7 @@ from typing import Any
 from acks.errors import GatewayError
 from acks.headers import parse_duration_ms
 from connections.driver import Limits, OpenError
-from connections.model import Connection, Source, Uri
+from connections.model import Connection, Source
 from connections.tls import tls_context
 
 MECHANISMS = {"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512": "SCRAM-SHA-512"}
@@ -146,17 +146,12 @@ def _session_ms(connection: Connection) -> int:
 
 def _servers(connection: Connection) -> list[str]:
     named = connection.specific.get("bootstrapServers", "").split(",")
-    found = [_server(connection.uri), *(each.strip() for each in named if each.strip())]
+    found = [connection.uri.authority, *(each.strip() for each in named if each.strip())]
     for server in found:
         if _SERVER.fullmatch(server) is None:
             text = f"'{server}' in <bootstrapServers> is no host with a port."
             raise OpenError("misconfigured", text)
     return list(dict.fromkeys(found))
-
-
-def _server(uri: Uri) -> str:
-    host = f"[{uri.host}]" if ":" in uri.host and not uri.host.startswith("[") else uri.host
-    return f"{host}:{uri.port}"
 
 
 def _tls(connection: Connection) -> Options:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from acks.watermark import Watermark
+from connections.pauses import doubling
 
 FIRST_DELAY_S = 0.1
 LAST_DELAY_S = 60.0
@@ -97,7 +98,7 @@ class Partition(Generic[T]):
         self._held.add(offset)
         tries = self._tries[offset] = self._tries.get(offset, 0) + 1
         if self._due is None:
-            self._due = now + min(FIRST_DELAY_S * 2 ** min(tries - 1, 30), LAST_DELAY_S)
+            self._due = now + doubling(FIRST_DELAY_S, LAST_DELAY_S, tries)
 
     def due(self, now: float) -> int | None:
         """The offset from where it is time to read again; None: there is none yet."""

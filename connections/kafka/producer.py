@@ -3,86 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from typing_extensions import override
 
-from connections.driver import OnLost, OpenError, Publication, Published
-from connections.kafka.errors import not_sent, not_stored
+from connections.driver import OnLost, Publication, Published
+from connections.kafka.errors import not_stored
 from connections.kafka.message import headers_of
 from connections.kafka.options import Options, Place, place
 from connections.kafka.reach import Link, error_of
-from connections.kafka.threads import Loop, library_log
+from connections.kafka.threads import Worker, library_log
+from connections.publishing import not_sent
 
 _POLL_S = 0.2  # bounds how late the end of the thread is
 
 
-class Writer:
-    """One producer and its thread. Methods are called on the event loop.
+class Writer(Worker):
+    """One producer.
 
     At most ``most`` messages wait for their confirmation. With ``debug`` an issued ack says where
     the message went.
     """
 
     def __init__(self, options: Options, most: int, debug: bool, on_lost: OnLost) -> None:
-        self._stopping = threading.Event()
-        self._loop = Loop(self._stopping)
+        super().__init__("kafka-writer", on_lost)
         self._link = Link(self._stopping)
         self._most = most
         self._debug = debug
-        self._on_lost = on_lost
         self._waiting: set[asyncio.Future[Published]] = set()
         self._under_way = 0
         self._gone = ""  # why nothing is sent any more
         self._flush_s = 0.0
-        self._lost = False
         self._producer = Producer(
             {**options, "error_cb": self._link.problems.append}, logger=library_log
         )
-        self._thread = threading.Thread(target=self._run, name="kafka-writer", daemon=True)
-
-    @property
-    def opened(self) -> asyncio.Future[None]:
-        """Done when the broker has answered, or holds an OpenError."""
-        return self._loop.opened
-
-    @property
-    def ended(self) -> asyncio.Future[None]:
-        """Done when the thread has ended."""
-        return self._loop.ended
-
-    def start(self) -> None:
-        """Begin; what comes of it is told by ``opened``."""
-        self._thread.start()
 
     def give_up(self, reason: str) -> None:
         """Send nothing more: the broker is lost. What waits is told so."""
         self._gone = self._gone or reason
         for future in list(self._waiting):
-            _answer(future, not_sent(500, reason))
+            _answer(future, not_sent(reason, 500))
 
     def stop(self, grace_s: float) -> None:
         """Have the thread wait for confirmations, at most ``grace_s``, and end."""
         self._flush_s = 0.0 if self._gone else grace_s
         self._gone = self._gone or "The connection is closed."
-        self._stopping.set()
-        if self._thread.ident is None:
-            self._loop.tell_end()
+        self._stop()
 
     async def publish(self, publication: Publication, deadline_s: float) -> Published:
         """As :meth:`connections.driver.Driver.publish`."""
         if self._gone:
-            return not_sent(503, self._gone)
+            return not_sent(self._gone)
         if self._under_way >= self._most:
-            return not_sent(503, "Too many messages wait to be sent.")
+            return not_sent("Too many messages wait to be sent.")
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         try:
             where = place(publication.address)
             self._produce(where, publication, future)
         except ValueError as problem:
-            return not_sent(400, f"{problem}.")
+            return not_sent(f"{problem}.", 400)
         except BufferError:
-            return not_sent(503, "Too many messages wait to be sent.")
+            return not_sent("Too many messages wait to be sent.")
         except KafkaException as problem:
             return not_stored(error_of(problem))
         self._under_way += 1
@@ -91,7 +72,7 @@ class Writer:
             async with asyncio.timeout(deadline_s):
                 return await future
         except TimeoutError:
-            return not_sent(500, f"No confirmation arrived within {deadline_s:g} s.")
+            return not_sent(f"No confirmation arrived within {deadline_s:g} s.", 500)
         finally:
             self._waiting.discard(future)
 
@@ -106,7 +87,7 @@ class Writer:
 
         def reported(problem: KafkaError | None, message: Message) -> None:
             answer = self._stored(message, sizes) if problem is None else not_stored(problem)
-            self._loop.post(self._reported, future, answer)
+            self._post(self._reported, future, answer)
 
         self._producer.produce(
             where.topic,
@@ -136,27 +117,22 @@ class Writer:
 
     # --- the thread
 
-    def _run(self) -> None:
-        try:
-            self._link.reach(self._producer)
-            self._loop.tell_open()
-            while not self._stopping.is_set() and not self._lost:
-                self._producer.poll(_POLL_S)
-                broken = self._link.broken(self._producer)
-                if broken is not None:
-                    self._lose(broken)
-            self._stopping.wait()
-            self._producer.flush(self._flush_s)
-        except OpenError as problem:
-            self._loop.tell_open(problem)
-        finally:
-            self._producer.purge()
-            self._producer.poll(0)
-            self._loop.tell_end()
+    @override
+    def _work(self) -> None:
+        self._link.reach(self._producer)
+        self._tell_open()
+        while not self._stopping.is_set() and not self._lost:
+            self._producer.poll(_POLL_S)
+            broken = self._link.broken(self._producer)
+            if broken is not None:
+                self._lose(broken)
+        self._stopping.wait()
+        self._producer.flush(self._flush_s)
 
-    def _lose(self, reason: str) -> None:
-        self._lost = True
-        self._loop.post(self._on_lost, reason)
+    @override
+    def _clean_up(self) -> None:
+        self._producer.purge()
+        self._producer.poll(0)
 
 
 def _answer(future: asyncio.Future[Published], answer: Published) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
+
 from acks.envelopes import Envelope
 from acks.errors import GatewayError
 from acks.headers import check_requested_acks, invalid_header
@@ -87,8 +89,8 @@ def _labels(value: Any) -> tuple[str, ...]:
     given = value
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = orjson.loads(value)  # takes no half surrogate pairs
+        except ValueError:
             value = None
     if not isinstance(value, list):
         shown = given if isinstance(given, str) else json.dumps(given)

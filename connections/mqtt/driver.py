@@ -16,7 +16,6 @@ from typing import ClassVar
 from paho.mqtt.reasoncodes import ReasonCode
 from typing_extensions import override
 
-from acks.errors import error
 from acks.settlement import Settlement
 from connections.driver import (
     Delivery,
@@ -34,7 +33,7 @@ from connections.mqtt.inbox import Inbox, Incoming, Routes
 from connections.mqtt.link import FAILURE, Bounds, Link, Place, Unsent
 from connections.mqtt.message import Message, message_of
 from connections.mqtt.options import Options, options
-from connections.publishing import failed, unavailable
+from connections.publishing import not_sent
 from connections.tls import tls_context
 
 _TOPIC_INVALID = 0x90
@@ -248,9 +247,9 @@ class MqttDriver(Driver):
         try:
             message = self._message(publication)
         except ValueError as problem:
-            return _invalid(str(problem))
+            return not_sent(str(problem), 400)
         if self._waiting >= self._limits.publishing:
-            return unavailable("Too many messages wait to be sent.")
+            return not_sent("Too many messages wait to be sent.")
         self._waiting += 1
         try:
             async with asyncio.timeout(deadline_s):
@@ -259,11 +258,11 @@ class MqttDriver(Driver):
                     answer = self._send(message)
                 return _published(await answer)
         except ValueError as problem:
-            return _invalid(str(problem))
+            return not_sent(str(problem), 400)
         except Unsent as problem:
-            return unavailable(str(problem))
+            return not_sent(str(problem))
         except TimeoutError:
-            return unavailable(f"The broker did not confirm within {deadline_s:g} s.")
+            return not_sent(f"The broker did not confirm within {deadline_s:g} s.")
         finally:
             self._waiting -= 1
 
@@ -282,21 +281,12 @@ def _published(code: ReasonCode) -> Published:
     if code.value < FAILURE:
         return Published(200)
     if code.value == _TOPIC_INVALID:
-        return _invalid(f"The broker refuses the topic: {code}.")
-    return replace(unavailable(f"The broker refuses the message: {code}."), lost=True)
-
-
-def _invalid(reason: str) -> Published:
-    problem = error("connectivity:message.sending.failed", status=400, reason=reason)
-    return failed(400, problem.to_json())
+        return not_sent(f"The broker refuses the topic: {code}.", 400)
+    return replace(not_sent(f"The broker refuses the message: {code}."), lost=True)
 
 
 def _place(connection: Connection) -> Place:
-    uri, credentials = connection.uri, connection.credentials
+    uri = connection.uri
     if uri.scheme in ("ws", "wss"):
         raise OpenError("misconfigured", "MQTT over WebSocket is not supported.")
-    user, password = uri.user, uri.password
-    if user is None and credentials.get("type") in ("user-pass", "plain"):
-        user = str(credentials.get("username", ""))
-        password = str(credentials.get("password", ""))
-    return Place(uri.host, uri.port, tls_context(connection), user, password)
+    return Place(uri.host, uri.port, tls_context(connection), *connection.login)

@@ -100,9 +100,9 @@ class Link:
             await engine.dial(place.host, place.port, place.tls)
             self._greet(place)
             kept = await self._answer
-        except OSError as problem:
+        except (OSError, ValueError) as problem:
             engine.abort()
-            raise refused(problem) from problem
+            raise refused(problem, place.host) from problem
         except BaseException:
             self._open = False
             engine.abort()
@@ -163,6 +163,8 @@ class Link:
         """
         if not self._open:
             raise Unsent("The connection is closed.")
+        if self._engine.full:
+            raise Unsent("The broker does not read what is sent.")
         if self._most_bytes is not None and message.length > self._most_bytes:
             raise ValueError(f"The broker takes at most {self._most_bytes} bytes.")
         qos = min(message.qos, self._most_qos)

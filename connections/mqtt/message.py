@@ -16,14 +16,13 @@ from paho.mqtt.properties import Properties
 
 from connections.driver import Publication
 from connections.mqtt.inbox import Incoming
+from connections.mqtt.options import FLAGS, LEVELS
 
 _TOPIC, _QOS, _RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
 _CONTENT_TYPE, _REPLY_TO, _CORRELATION = "content-type", "reply-to", "correlation-id"
 _APART = frozenset({_TOPIC, _QOS, _RETAIN, _CONTENT_TYPE, _REPLY_TO, _CORRELATION})
 _LONGEST_TEXT = 65_535  # bytes
 _HEAD = 9  # bytes of a packet beside topic, properties and payload, at most
-_LEVELS = {"0": 0, "1": 1, "2": 2}
-_FLAGS = {"true": True, "false": False}
 _T = TypeVar("_T")
 
 
@@ -50,8 +49,8 @@ def message_of(publication: Publication, default_qos: int, *, five: bool) -> Mes
         raise ValueError(f"The topic <{topic}> is not one to publish to.")
     qos = default_qos if publication.qos is None else publication.qos
     if _QOS in headers:
-        qos = _choice(_QOS, headers[_QOS], _LEVELS)
-    retain = _choice(_RETAIN, headers[_RETAIN], _FLAGS) if _RETAIN in headers else False
+        qos = _choice(_QOS, headers[_QOS], LEVELS)
+    retain = _choice(_RETAIN, headers[_RETAIN], FLAGS) if _RETAIN in headers else False
     properties = _properties(publication) if five else None
     length = _HEAD + len(topic.encode()) + len(publication.payload)
     if properties is not None:

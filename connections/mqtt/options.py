@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from connections.driver import OpenError
-from connections.model import Connection
+from connections.model import DRY_RUN, Connection
 
-DRY_RUN = "-dry-run"  # how the id of a connection ends that is only tried (spec 4.6)
+LEVELS = {"0": 0, "1": 1, "2": 2}
+"""QoS as a text."""
+FLAGS = {"true": True, "false": False}
 _LONGEST_KEEP_ALIVE_S = 65_535
 _NEVER_S = 0xFFFF_FFFF  # a session that does not expire (MQTT 5, 3.1.2.11.2)
 _T = TypeVar("_T")
@@ -50,7 +52,8 @@ class Options:
 def options(connection: Connection, client: int) -> Options:
     """The options of client number ``client``.
 
-    The number is part of the client's id if there are several, so that each keeps its session.
+    The number is part of the id of all but the first, so that each keeps its session, and the one
+    of a single client is gone on with when there are to be more.
     A connection that is only tried gets a session of its own that ends with it: the id of the
     real one would throw that one out. Raises OpenError (misconfigured).
     """
@@ -60,7 +63,7 @@ def options(connection: Connection, client: int) -> Options:
     client_id = connection.id if trial else specific.get("clientId") or connection.id
     publisher_id = "" if trial else specific.get("publisherId", "")
     publisher_id = publisher_id or f"{client_id}p"
-    if connection.clients > 1:
+    if client > 0:
         client_id, publisher_id = f"{client_id}_{client}", f"{publisher_id}_{client}"
     if apart and client_id == publisher_id:
         raise OpenError("misconfigured", "<clientId> and <publisherId> are the same.")
@@ -84,10 +87,12 @@ def _will(specific: Mapping[str, str]) -> Will | None:
     topic = specific.get("lastWillTopic")
     if not topic:
         return None
+    if "+" in topic or "#" in topic:  # a broker would hang up without a reason
+        raise OpenError("misconfigured", f"The value <{topic}> of <lastWillTopic> is not valid.")
     return Will(
         topic,
         specific.get("lastWillMessage", "").encode(),
-        _value(specific, "lastWillQos", "0", _qos),
+        _value(specific, "lastWillQos", "0", LEVELS.get),
         _value(specific, "lastWillRetain", "false", _flag),
     )
 
@@ -103,11 +108,7 @@ def _value(
 
 
 def _flag(text: str) -> bool | None:
-    return {"true": True, "false": False}.get(text.lower())
-
-
-def _qos(text: str) -> int | None:
-    return {"0": 0, "1": 1, "2": 2}.get(text)
+    return FLAGS.get(text.lower())
 
 
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|h|d)?")

@@ -17,6 +17,8 @@ from typing_extensions import override
 
 _PACKETS_PER_TURN = 64  # then other tasks have their turn
 _NO_SOCKET = -1
+MAX_BACKLOG = 16 * 1024 * 1024
+"""Bytes: messages of QoS 0 are done as soon as they wait for the network."""
 
 OnMessage = Callable[[paho.MQTTMessage], None]
 
@@ -62,6 +64,11 @@ class Wire(asyncio.Protocol):
     def readable(self) -> bool:
         """Whether bytes wait to be read."""
         return self._at < len(self._inbox)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the broker has not read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def read_no_more(self, paused: bool) -> None:
         """Leave what comes in the network's buffers, or take it again."""
@@ -160,6 +167,11 @@ class Engine(paho.Client):
         _, self._wire = await loop.create_connection(
             lambda: Wire(self._readable), host, port, ssl=tls
         )
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be read by the broker that no more may be sent."""
+        return self._wire is not None and self._wire.backlog > MAX_BACKLOG
 
     @property
     def problem(self) -> Exception | None:

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.brokers.mosquitto import MqttPeer
-from tests.brokers.scenes import until
+from tests.brokers.scenes import has, new_thing, until
 from tests.connected import (
     Broker,
     Connection,
     ack_of,
-    broker_of,
-    broker_process,
     connected,
     gateway_of,
     modify,
+    mqtt_broker,
+    peer_process,
     source,
     target,
 )
-from tests.gateways import Gateway, http, new_id, running, thing
+from tests.gateways import Gateway, http, running, thing
 from tests.servers import RedisServer, wait_for
 
 LEASES = {"connection_lease": "1500ms", "label_lease": "1500ms"}
 
 
-@pytest.fixture(scope="module")
-def peer() -> Iterator[MqttPeer]:
-    with broker_process() as found:
-        yield found
-
-
-@pytest.fixture
-async def broker(peer: MqttPeer) -> AsyncIterator[Broker]:
-    async with broker_of(peer) as found:
-        yield found
+peer = pytest.fixture(scope="module")(peer_process)
+broker = pytest.fixture(mqtt_broker)
 
 
 @pytest.fixture
@@ -64,22 +54,6 @@ def other_of(gateways: tuple[Gateway, Gateway], one: Gateway) -> Gateway:
     return gateways[1] if one is gateways[0] else gateways[0]
 
 
-async def make(client: httpx.AsyncClient) -> str:
-    """A new thing."""
-    name = new_id()
-    assert (await client.put(thing(name), json={"attributes": {"n": 0}})).status_code == 201
-    return name
-
-
-async def changed(client: httpx.AsyncClient, thing_id: str, value: object) -> None:
-    """Wait until the thing's attribute has a value."""
-
-    async def look() -> bool:
-        return bool((await client.get(thing(thing_id, "/attributes/n"))).json() == value)
-
-    await until(look, f"{thing_id} = {value}")
-
-
 async def is_spread(connection: Connection, clients: list[int]) -> None:
     """Wait until so many clients are open at each of as many processes."""
 
@@ -102,12 +76,12 @@ async def test_another_gateway_goes_on_when_one_dies(
         staying = other_of(two, dying)
         label = f"{connection.id}:out"
         async with http(staying) as client:
-            name = await make(client)
+            name = await new_thing(client, n=0)
             await broker.send(take, modify(name, 1))
-            await changed(client, name, 1)
+            await has(client, name, "n", 1)
             dying.kill9()
             await broker.send(take, modify(name, 2))
-            await changed(client, name, 2)
+            await has(client, name, "n", 2)
 
             async def acknowledged() -> bool:
                 answer = await client.put(
@@ -129,10 +103,10 @@ async def test_another_gateway_goes_on_at_once_when_one_ends(
         ending = runner_of(two, connection)
         staying = other_of(two, ending)
         async with http(staying) as client:
-            name = await make(client)
+            name = await new_thing(client, n=0)
             assert await asyncio.to_thread(ending.stop) == 0
             await broker.send(take, modify(name, 1))
-            await changed(client, name, 1)
+            await has(client, name, "n", 1)
             assert staying.events("connection.claimed")
 
 
@@ -144,7 +118,7 @@ async def test_who_was_paused_too_long_does_not_go_on(
         paused = runner_of(two, connection)
         staying = other_of(two, paused)
         async with http(staying) as client:
-            name = await make(client)
+            name = await new_thing(client, n=0)
             paused.pause()
             try:
                 await wait_for(lambda: runner_of(two, connection) is staying, 15, "takeover")
@@ -153,7 +127,7 @@ async def test_who_was_paused_too_long_does_not_go_on(
             await wait_for(lambda: paused.events("connection.lease_lost"), 10, "end of the lease")
             for number in range(1, 20):
                 await broker.send(take, modify(name, number))
-                await changed(client, name, number)
+                await has(client, name, "n", number)
             revision = int((await client.get(thing(name))).headers["entity-revision"])
             assert revision == 20, "each message was carried out once"
         assert runner_of(two, connection) is staying
@@ -169,7 +143,7 @@ async def test_clients_of_a_connection_are_spread_and_acks_find_the_targets(
         await is_spread(connection, [1, 1])
         label = f"{connection.id}:in"
         async with http(two[0]) as client:
-            name = await make(client)
+            name = await new_thing(client, n=0)
             for number in range(6):
                 asked = asyncio.create_task(
                     client.put(
@@ -203,6 +177,6 @@ async def test_a_process_that_comes_back_gets_its_share(
         other.start()
         await is_spread(connection, [2, 2])
         async with http(staying) as client:
-            name = await make(client)
+            name = await new_thing(client, n=0)
             await broker.send(take, modify(name, 1))
-            await changed(client, name, 1)
+            await has(client, name, "n", 1)

@@ -64,6 +64,17 @@ def test_the_content_type_of_the_publication_counts() -> None:
     assert headers_of(sent({"content-type": "a/b"}, "c/d")) == {"content-type": "c/d"}
 
 
+def test_what_json_has_nothing_for_is_a_text_all_the_same() -> None:
+    deep: list[Any] = []
+    for _ in range(300):
+        deep = [deep]
+    for strange in ({proton.float32(1.5): 1}, deep):
+        message = through(body=strange, properties={"strange": strange})
+        assert payload_of(message) == str(message.body).encode()
+        assert headers_of(message) == {"strange": str(message.body)}
+        assert identity("a", message)
+
+
 @pytest.mark.parametrize(
     "headers",
     [

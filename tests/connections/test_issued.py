@@ -10,7 +10,7 @@ import pytest
 from acks.signals import Acknowledgement
 from connections.driver import Published
 from connections.issued import DITTO_TYPE, explicit_ack, issued_ack, wants
-from connections.publishing import broken, unavailable
+from connections.publishing import broken, not_sent
 
 EVENT: dict[str, Any] = {
     "topic": "ns/thing/things/twin/events/modified",
@@ -154,7 +154,7 @@ def test_a_caught_exception_and_an_absent_broker() -> None:
         "message": "Encountered <ValueError>.",
         "description": "Unknown error.",
     }
-    absent = unavailable("It is away.")
+    absent = not_sent("It is away.")
     assert (absent.status, absent.payload["message"]) == (
         503,
         "Failed to send message: It is away.",

@@ -255,6 +255,13 @@ async def test_targets_acknowledge_what_they_were_given(desk: Desk) -> None:
     await other.close()
 
 
+async def test_a_weak_ack_of_a_built_in_label_is_settled_and_ignored(desk: Desk) -> None:
+    topic = f"{(await desk.thing()).replace(':', '/')}/things/twin/acks/twin-persisted"
+    headers = {"correlation-id": "c", "ditto-weak-ack": True}
+    ack = {"topic": topic, "headers": headers, "path": "/", "status": 200}
+    assert await desk.ask(ack) == (False, Answer(None, ()))
+
+
 async def test_acks_that_come_while_the_labels_are_not_ours_are_refused(desk: Desk) -> None:
     name = await desk.thing()
     desk.node.gateway.sessions.crew_lost(desk.crew)

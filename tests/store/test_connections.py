@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from acks.errors import GatewayError
 from app.store.connections import ConnectionStore
 from app.store.redis_client import Redis, RedisAddress
 from tests.servers import RedisServer, wait_for
+from tests.streams import until
 
 LONG = 60_000  # ms
 SHORT = 100  # ms, a lease that a test can outlive
@@ -26,13 +27,6 @@ def document(connection_id: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def store(redis: Redis, prefix: str) -> ConnectionStore:
     return ConnectionStore(redis, prefix)
-
-
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    """Look into the store until it is as it is to be."""
-    async with asyncio.timeout(DEADLINE):
-        while not await look():  # noqa: ASYNC110 - the store's clock tells nobody
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
