@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -42,21 +42,16 @@ class Broker:
         return found
 
 
-@contextmanager
-def broker_process() -> Iterator[MqttPeer]:
-    """A broker; the test is skipped where there is none."""
+def peer_process() -> Iterator[MqttPeer]:
+    """For a fixture: a broker; the test is skipped where there is none."""
     with mosquitto() as process:
         yield MqttPeer(process, "mqtt-5")
 
 
-@asynccontextmanager
-async def broker_of(peer: MqttPeer) -> AsyncIterator[Broker]:
-    """A connected client of the broker."""
-    await peer.start()
-    try:
+async def mqtt_broker(peer: MqttPeer) -> AsyncIterator[Broker]:
+    """For a fixture: a connected client of the broker."""
+    async with peer:
         yield Broker(peer)
-    finally:
-        await peer.close()
 
 
 def modify(thing_id: str, value: Any, **headers: Any) -> Json:
@@ -119,6 +114,15 @@ class Connection:
     async def command(self, name: str) -> None:
         """Give a command."""
         await self.operator.command(self.id, name)
+
+    async def close(self) -> None:
+        """Close it, and wait until no client is open."""
+        await self.command("closeConnection")
+
+        async def closed() -> bool:
+            return "open" not in (await self.clients()).values()
+
+        await until(closed, "end of the connection")
 
     async def replace(self, **fields: Any) -> None:
         """Store another document."""

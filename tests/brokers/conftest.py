@@ -1,4 +1,4 @@
-"""One broker of each kind for all tests here."""
+"""Brokers, and a store and a gateway for the tests of a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.brokers import rabbitmq
+from tests.brokers.authority import Authority
+from tests.brokers.mosquitto import Mosquitto, mosquitto
+from tests.connected import gateway_of
+from tests.gateways import Gateway, running
+from tests.servers import RedisServer, redis_server
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +21,27 @@ def rabbit() -> Iterator[rabbitmq.RabbitServer]:
         pytest.skip(reason)
     with rabbitmq.rabbit_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def mqtt() -> Iterator[Mosquitto]:
+    with mosquitto() as process:
+        yield process
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "brokers")
+    with running(one):
+        yield one

@@ -1,6 +1,7 @@
 """What every driver has to do, whatever its broker: the same tests, run against the real broker.
 
-A broker's test module gives a :class:`Peer` by a fixture of that name and inherits the tests::
+A broker's test module gives a :class:`tests.brokers.peers.Peer` by the fixture ``peer``, and
+inherits the tests::
 
     class TestMqtt(ConsumingContract, PublishingContract): ...
 
@@ -11,201 +12,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 import pytest
 
 from acks.settlement import Settlement
-from connections.driver import Delivery, Driver, DriverFactory, Limits, OpenError, Publication
-from connections.model import Connection, Source, Target, Uri
+from connections.driver import Delivery, Limits, Publication
+from tests.brokers.peers import (
+    ACCEPT,
+    DEADLINE,
+    DISCARD,
+    REDELIVER,
+    Client,
+    Peer,
+    all_settled,
+    client,
+    refusal,
+    send_all,
+)
 from tests.servers import free_port, wait_for
-
-ACCEPT, REDELIVER, DISCARD = Settlement.ACCEPT, Settlement.REDELIVER, Settlement.DISCARD
-DEADLINE = 30.0  # of everything that is waited for, in seconds
-SUBJECT = "integration:contract"
-
-Capability = Literal[
-    "headers",  # messages have headers
-    "content-type",  # ... and a content type
-    "redeliver",  # a message can be given back while the connection stays open
-    "confirm",  # the broker says that it has a publication
-    "invalid address",  # some addresses cannot be published to: Peer.invalid
-    "credentials",  # Peer.refused is turned away
-    "tls",  # Peer.tls
-    "restart",  # Peer.restart, and what was unsettled is still there
-    "bounded",  # the driver can bound what it gives out
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message as the other side sees it."""
-
-    payload: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    content_type: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """A listener with TLS, whose certificate ``ca`` (PEM) has signed and ``stranger`` has not."""
-
-    uri: Uri
-    ca: str
-    stranger: str
-
-
-class Peer(ABC):
-    """A broker, and whoever else talks to it."""
-
-    can: frozenset[Capability]
-    factory: DriverFactory
-    uri: Uri
-    refused: Uri  # with credentials that the broker refuses
-    invalid: str = ""  # an address that nothing can be published to
-    tls: Tls | None = None
-
-    @abstractmethod
-    def connection(
-        self,
-        sources: Sequence[str] = (),
-        targets: Sequence[str] = (),
-        *,
-        uri: Uri | None = None,
-        ca: str | None = None,
-        **specific: str,
-    ) -> Connection:
-        """A connection with a source per address and a target per address.
-
-        The same arguments give the same connection, so that one client can follow another.
-        """
-
-    @abstractmethod
-    async def address(self, name: str) -> str:
-        """A new address that can be consumed and published to, made as far as it has to be."""
-
-    @abstractmethod
-    async def send(
-        self,
-        address: str,
-        payload: bytes,
-        headers: Mapping[str, str] | None = None,
-        content_type: str | None = None,
-    ) -> None:
-        """Publish, and return when the broker has it."""
-
-    @abstractmethod
-    async def receive(self, address: str) -> Received:
-        """The next message that was published to an address; AssertionError at DEADLINE."""
-
-    @abstractmethod
-    async def unsettled(self, address: str) -> int:
-        """How many messages the broker would give to the next client. No driver is open.
-
-        Counting may take them.
-        """
-
-    async def restart(self) -> None:
-        """Stop the broker and start it on the same data and ports."""
-        raise NotImplementedError
-
-    def needs(self, *capabilities: Capability) -> None:
-        """Skip the test that this broker cannot pass."""
-        for capability in capabilities:
-            if capability not in self.can:
-                pytest.skip(f"this broker has no {capability}")
-
-
-def connection_of(
-    kind: Literal["amqp-091", "amqp-10", "mqtt", "mqtt-5", "kafka", "http-push"],
-    uri: Uri,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    *,
-    qos: int | None = None,
-    ca: str | None = None,
-    specific: Mapping[str, str] | None = None,
-) -> Connection:
-    """A connection as :meth:`Peer.connection` returns it."""
-    return Connection(
-        id="contract",
-        kind=kind,
-        open=True,
-        uri=uri,
-        sources=tuple(
-            Source(index=at, addresses=(address,), subjects=(SUBJECT,), qos=qos)
-            for at, address in enumerate(sources)
-        ),
-        targets=tuple(
-            Target(index=at, address=address, topics=(), subjects=(SUBJECT,), qos=qos)
-            for at, address in enumerate(targets)
-        ),
-        ca=ca,
-        specific=dict(specific or {}),
-    )
-
-
-class Client:
-    """An open driver, and all that it has told."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.deliveries: list[Delivery] = []
-        self.lost: list[str] = []
-        self.statuses: list[tuple[str, str, bool, str]] = []
-        self._taken = 0
-
-    async def open(self) -> None:
-        """Open the driver; its errors, and TimeoutError."""
-        async with asyncio.timeout(DEADLINE):
-            await self.driver.open(
-                self.deliveries.append,
-                self.lost.append,
-                lambda *status: self.statuses.append(status),
-            )
-
-    async def next(self) -> Delivery:
-        """The next delivery that was not taken yet."""
-        await wait_for(lambda: len(self.deliveries) > self._taken, DEADLINE, "a delivery")
-        self._taken += 1
-        return self.deliveries[self._taken - 1]
-
-    async def take(self, count: int) -> list[Delivery]:
-        """The next ``count`` deliveries."""
-        return [await self.next() for _ in range(count)]
-
-    def settle(self, delivery: Delivery, settlement: Settlement = ACCEPT) -> None:
-        """As the driver's."""
-        self.driver.settle(delivery, settlement)
-
-
-@asynccontextmanager
-async def client(
-    peer: Peer, connection: Connection, *, generation: int = 1, limits: Limits | None = None
-) -> AsyncIterator[Client]:
-    """An open driver; it is closed afterwards."""
-    one = Client(peer.factory(connection, 0, generation, limits or Limits()))
-    try:
-        await one.open()
-        yield one
-    finally:
-        async with asyncio.timeout(DEADLINE):
-            await one.driver.close(5)
-
-
-async def send_all(peer: Peer, address: str, payloads: Sequence[bytes]) -> None:
-    """Publish one after the other."""
-    for payload in payloads:
-        await peer.send(address, payload)
-
-
-async def all_settled(peer: Peer, address: str) -> None:
-    """The broker keeps nothing for the next client."""
-    assert await peer.unsettled(address) == 0
 
 
 class ConsumingContract:
@@ -268,6 +93,21 @@ class ConsumingContract:
             one.settle(again)
             assert one.lost == []
         await all_settled(peer, address)
+
+    async def test_only_what_is_discarded_is_dead_lettered(self, peer: Peer) -> None:
+        peer.needs("dead letters", "redeliver")
+        address, letters = await peer.with_letters("in")
+        async with client(peer, peer.connection([address])) as one:
+            await send_all(peer, address, [b"good", b"again", b"bad"])
+            good, again, bad = await one.take(3)
+            one.settle(good, ACCEPT)
+            one.settle(again, REDELIVER)
+            one.settle(bad, DISCARD)
+            assert (await peer.receive(letters)).payload == b"bad"
+            one.settle(await one.next())
+        assert one.deliveries[3].payload == b"again"
+        await all_settled(peer, address)
+        await all_settled(peer, letters)
 
     async def test_a_redelivered_message_has_the_same_identity(self, peer: Peer) -> None:
         peer.needs("redeliver")
@@ -445,8 +285,7 @@ class ConsumingContract:
         async with client(peer, connection) as one:
             sending = asyncio.create_task(send_all(peer, address, payloads))
             while len(done) < len(payloads):
-                come = len(one.deliveries) > len(done) + len(waiting)
-                if not waiting or (come and chance.random() < 0.5):
+                if not waiting or (one.more and chance.random() < 0.5):
                     waiting.append(await one.next())
                     continue
                 delivery = waiting.pop(chance.randrange(len(waiting)))
@@ -532,18 +371,10 @@ class PublishingContract:
 class OpeningContract:
     """Of all drivers."""
 
-    async def _refused(self, peer: Peer, connection: Connection) -> OpenError:
-        one = Client(peer.factory(connection, 0, 1, Limits()))
-        with pytest.raises(OpenError) as refusal:
-            await one.open()
-        await one.driver.close(1)
-        assert one.lost == []
-        return refusal.value
-
     async def test_wrong_credentials_are_called_so(self, peer: Peer) -> None:
         peer.needs("credentials")
         address = await peer.address("out")
-        error = await self._refused(peer, peer.connection(targets=[address], uri=peer.refused))
+        error = await refusal(peer.factory, peer.connection(targets=[address], uri=peer.refused))
         assert error.cause == "credentials"
         assert str(error)
         assert peer.refused.password
@@ -552,7 +383,7 @@ class OpeningContract:
     async def test_an_unreachable_broker_is_called_temporary(self, peer: Peer) -> None:
         nowhere = replace(peer.uri, port=free_port())
         address = await peer.address("out")
-        error = await self._refused(peer, peer.connection(targets=[address], uri=nowhere))
+        error = await refusal(peer.factory, peer.connection(targets=[address], uri=nowhere))
         assert error.cause == "temporary"
         assert str(error)
 
@@ -596,6 +427,6 @@ class OpeningContract:
         address = await peer.address("out")
         ca = peer.tls.stranger if trusted == "a stranger" else None
         connection = peer.connection(targets=[address], uri=peer.tls.uri, ca=ca)
-        error = await self._refused(peer, connection)
+        error = await refusal(peer.factory, connection)
         assert error.cause == "misconfigured"
         assert str(error)

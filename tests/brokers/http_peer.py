@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-import pytest
 from typing_extensions import override
 
-from connections.driver import Limits, OpenError, Publication, Published
+from connections.driver import Publication, Published
 from connections.http_push.driver import HttpPushDriver
 from connections.model import Connection, Uri
 from tests.brokers.authority import Authority
-from tests.brokers.contract import (
-    DEADLINE,
-    Client,
-    Peer,
-    Received,
-    Tls,
-    client,
-    connection_of,
-)
-from tests.brokers.http_server import Answer, Asked, HttpServer
+from tests.brokers.http_server import Answer, Asked, HttpServer, http_server
+from tests.brokers.peers import DEADLINE, Client, Peer, Received, Tls, client, connection_of
 from tests.servers import wait_for
 
 
@@ -40,8 +31,9 @@ def server_tls(directory: Path, authority: Authority, clients: str = "") -> ssl.
 class HttpPeer(Peer):
     """A server without TLS and one with it."""
 
-    can = frozenset({"headers", "content-type", "confirm", "invalid address", "tls"})
+    kind = "http-push"
     factory = HttpPushDriver
+    can = frozenset({"headers", "content-type", "confirm", "invalid address", "tls"})
     invalid = "no method/at/all"
 
     def __init__(self, plain: HttpServer, secure: HttpServer, authority: Authority) -> None:
@@ -50,20 +42,6 @@ class HttpPeer(Peer):
         secure_uri = Uri("https", "localhost", secure.port)
         self.tls = Tls(secure_uri, authority.pem, Authority().pem)
         self._received = 0
-
-    @override
-    def connection(
-        self,
-        sources: Sequence[str] = (),
-        targets: Sequence[str] = (),
-        *,
-        uri: Uri | None = None,
-        ca: str | None = None,
-        **specific: str,
-    ) -> Connection:
-        return connection_of(
-            "http-push", uri or self.uri, sources, targets, ca=ca, specific=specific
-        )
 
     @override
     async def address(self, name: str) -> str:
@@ -91,6 +69,12 @@ class HttpPeer(Peer):
         return 0
 
 
+async def http_peer(tmp_path: Path, authority: Authority) -> AsyncIterator[HttpPeer]:
+    """For a fixture."""
+    async with http_server() as plain, http_server(server_tls(tmp_path, authority)) as secure:
+        yield HttpPeer(plain, secure, authority)
+
+
 def document(server: HttpServer, **specific: str) -> Connection:
     """A connection with one target, POST:/in."""
     uri = Uri("http", "127.0.0.1", server.port)
@@ -108,15 +92,6 @@ async def pushed(
     async with client(peer, connection or document(peer.server)) as one:
         published = await push(one, publication)
     return published, peer.server.asked[-1]
-
-
-async def refusal(connection: Connection) -> OpenError:
-    """The error of a connection that cannot be opened."""
-    one = Client(HttpPushDriver(connection, 0, 1, Limits()))
-    with pytest.raises(OpenError) as caught:
-        await one.open()
-    await one.driver.close(1)
-    return caught.value
 
 
 def answering(server: HttpServer, *answers: Answer | None) -> None:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from app.store.embedded import ends_with_parent
 from connections.kafka import options as kafka_options
 from connections.kafka.driver import KafkaDriver
 from connections.kafka.reach import CONFIRM_S
-from connections.model import Connection, Uri
+from connections.model import Uri
 from tests.brokers.authority import Authority
-from tests.brokers.contract import DEADLINE, Peer, Received, Tls, connection_of
+from tests.brokers.peers import DEADLINE, EVERYTHING, Peer, Received, Tls
 
 USER, PASSWORD = "ackgate", "p+w%2F@ :x"
 GROUP = "contract"  # the id of the connections that tests make
+PRODUCE, OFFSET_COMMIT = 0, 8  # kinds of requests
 
 
 class KafkaServer:
@@ -103,20 +104,10 @@ def guarded_server(authority: Authority, **guard: Any) -> Iterator[KafkaServer]:
 class KafkaPeer(Peer):
     """A plain broker, one that asks for a user, and one with TLS; topics are made in all."""
 
-    can = frozenset(
-        {
-            "headers",
-            "content-type",
-            "redeliver",
-            "confirm",
-            "invalid address",
-            "credentials",
-            "tls",
-            "restart",
-            "bounded",
-        }
-    )
+    kind = "kafka"
     factory = KafkaDriver
+    can = EVERYTHING - {"dead letters"}
+    qos = 1
     invalid = "no topic!"
 
     def __init__(
@@ -132,21 +123,10 @@ class KafkaPeer(Peer):
         self._readers: dict[str, Consumer] = {}
 
     @override
-    def connection(
-        self,
-        sources: Sequence[str] = (),
-        targets: Sequence[str] = (),
-        *,
-        uri: Uri | None = None,
-        ca: str | None = None,
-        **specific: str,
-    ) -> Connection:
-        uri = uri or self.uri
-        if uri.user is not None:
-            specific.setdefault("saslMechanism", "plain")
+    def defaults(self, uri: Uri) -> Mapping[str, str]:
         # The simulated group waits that long for a member that has left.
-        specific.setdefault("sessionTimeout", "2s")
-        return connection_of("kafka", uri, sources, targets, qos=1, ca=ca, specific=specific)
+        patience = {"sessionTimeout": "2s"}
+        return patience if uri.user is None else {**patience, "saslMechanism": "plain"}
 
     @override
     async def address(self, name: str) -> str:
@@ -224,7 +204,7 @@ class KafkaPeer(Peer):
     async def restart(self) -> None:
         await self.server.outage()
 
-    def close(self) -> None:
+    def close_readers(self) -> None:
         """Close what tests read with."""
         for reader in self._readers.values():
             reader.close()
@@ -234,9 +214,8 @@ class KafkaPeer(Peer):
         return Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
 
 
-@contextmanager
 def kafka_peer() -> Iterator[KafkaPeer]:
-    """Three brokers and who talks to them."""
+    """For a fixture: three brokers, and who talks to them."""
     authority = Authority()
     with (
         kafka_server() as plain,
@@ -247,7 +226,7 @@ def kafka_peer() -> Iterator[KafkaPeer]:
         try:
             yield peer
         finally:
-            peer.close()
+            peer.close_readers()
 
 
 def told_otherwise(monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
@@ -22,11 +22,11 @@ from paho.mqtt.properties import Properties
 from typing_extensions import override
 
 from app.store.embedded import ends_with_parent
-from connections.model import Connection, Uri
+from connections.model import Uri
 from connections.mqtt.driver import MqttDriver
 from tests.brokers.authority import Authority
-from tests.brokers.contract import DEADLINE, Capability, Peer, Received, Tls, connection_of
-from tests.servers import free_port, wait_for_sync
+from tests.brokers.peers import DEADLINE, EVERYTHING, Peer, Received, Tls
+from tests.servers import free_port, wait_for, wait_for_sync
 
 USER, PASSWORD = "gateway", "let me in"
 FORBIDDEN = "forbidden/topic"  # nobody may publish to it
@@ -149,18 +149,16 @@ def mosquitto(*options: str) -> Iterator[Mosquitto]:
 class MqttPeer(Peer):
     """Somebody else who talks to the broker, by another client library."""
 
-    can: frozenset[Capability] = frozenset(
-        ("redeliver", "confirm", "invalid address", "credentials", "tls", "restart", "bounded")
-    )
     factory = MqttDriver
+    can = EVERYTHING - {"dead letters"}
     invalid = "not/to/#"
 
     def __init__(self, broker: Mosquitto, version: Version, qos: int = 1) -> None:
         self.broker = broker
-        self.version = version
-        self.qos = qos
-        if version == "mqtt-5":
-            self.can |= {"headers", "content-type"}
+        self.kind = version
+        self.qos: int = qos
+        if version == "mqtt":
+            self.can -= {"headers", "content-type"}
         self.uri = broker.uri
         self.refused = Uri("tcp", "127.0.0.1", broker.port, user=USER, password="secret but wrong")
         self.tls = Tls(
@@ -172,32 +170,15 @@ class MqttPeer(Peer):
         self._five = version == "mqtt-5"
         self._stack = AsyncExitStack()
         self._client: aiomqtt.Client | None = None
-        self._received: dict[str, asyncio.Queue[Received]] = defaultdict(asyncio.Queue)
+        self._received: dict[str, deque[Received]] = defaultdict(deque)
 
     @override
-    def connection(
-        self,
-        sources: Sequence[str] = (),
-        targets: Sequence[str] = (),
-        *,
-        uri: Uri | None = None,
-        ca: str | None = None,
-        **specific: str,
-    ) -> Connection:
-        defaults = {
+    def defaults(self, uri: Uri) -> Mapping[str, str]:
+        return {
             "clientId": self.client_id,
             "reconnectForRedelivery": "true",
             "reconnectForRedeliveryDelay": "1s",
         }
-        return connection_of(
-            self.version,
-            uri or self.uri,
-            sources,
-            targets,
-            qos=self.qos,
-            ca=ca,
-            specific={**defaults, **specific},
-        )
 
     @override
     async def address(self, name: str) -> str:
@@ -237,8 +218,9 @@ class MqttPeer(Peer):
 
     @override
     async def receive(self, address: str) -> Received:
-        async with asyncio.timeout(DEADLINE):
-            return await self._received[address].get()
+        received = self._received[address]
+        await wait_for(lambda: received, DEADLINE, f"a message on {address}")
+        return received.popleft()
 
     @override
     async def unsettled(self, address: str) -> int:
@@ -266,6 +248,7 @@ class MqttPeer(Peer):
         self.broker.start()  # a child of this thread: it ends with the thread that started it
         await self.start()
 
+    @override
     async def start(self) -> None:
         """Connect, and receive what anybody publishes."""
         self._stack = AsyncExitStack()
@@ -274,8 +257,8 @@ class MqttPeer(Peer):
         reading = asyncio.create_task(self._read(self._client))
         self._stack.push_async_callback(_end, reading)
 
+    @override
     async def close(self) -> None:
-        """Disconnect."""
         await self._stack.aclose()
 
     async def _read(self, client: aiomqtt.Client) -> None:
@@ -289,7 +272,7 @@ class MqttPeer(Peer):
             ):
                 if text is not None:
                     headers[name] = text if isinstance(text, str) else text.decode()
-            self._received[message.topic.value].put_nowait(
+            self._received[message.topic.value].append(
                 Received(
                     bytes(message.payload),
                     headers,
@@ -319,6 +302,12 @@ class MqttPeer(Peer):
             max_queued_incoming_messages=0,
         ) as client:
             yield client
+
+
+async def mqtt_peer(mqtt: Mosquitto, request: pytest.FixtureRequest) -> AsyncIterator[MqttPeer]:
+    """For a fixture; MQTT 5 where no parameter says otherwise."""
+    async with MqttPeer(mqtt, getattr(request, "param", "mqtt-5")) as peer:
+        yield peer
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from tests.brokers.http_server import HttpServer, http_server
-from tests.brokers.scenes import Operator
+from tests.brokers.scenes import Operator, new_thing
 from tests.connected import target
-from tests.gateways import Gateway, Json, http, new_id, thing
+from tests.gateways import Gateway, Json, http, thing
 
 LABEL = "{{connection:id}}:pushed"
 
@@ -63,16 +63,7 @@ class Scene:
         return {entry["status"] for entry in status["targetStatus"]}
 
 
-async def make(client: httpx.AsyncClient) -> str:
-    thing_id = new_id()
-    answer = await client.put(thing(thing_id), json={})
-    assert answer.status_code == 201, answer.text
-    return thing_id
-
-
-@asynccontextmanager
 async def push_scene(gateway: Gateway) -> AsyncIterator[Scene]:
-    """Clients of the gateway, a server, and a thing."""
+    """For a fixture: clients of the gateway, a server, and a thing."""
     async with Operator(gateway) as operator, http(gateway) as client, http_server() as server:
-        thing_id = await make(client)
-        yield Scene(operator, client, server, thing_id)
+        yield Scene(operator, client, server, await new_thing(client))

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from tests.gateways import Gateway, Json, http
+from tests.gateways import Gateway, Json, http, new_id, thing
 
 SUBJECT = "nginx:ditto"
 """Whose things they are: the user of :func:`tests.gateways.http`."""
@@ -88,6 +88,15 @@ async def until(
             said = what if isinstance(what, str) else what()
             raise AssertionError(f"not within {deadline:g} s: {said}")
         await asyncio.sleep(0.05)  # a look is a request: the server has other work, too
+
+
+async def new_thing(client: httpx.AsyncClient, **attributes: Any) -> str:
+    """The id of a thing that was made just now."""
+    thing_id = new_id()
+    fields = {"attributes": attributes} if attributes else {}
+    answer = await client.put(thing(thing_id), json=fields)
+    assert answer.status_code == 201, answer.text
+    return thing_id
 
 
 def modify(thing_id: str, path: str, value: Any, headers: Mapping[str, Any] | None = None) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -13,30 +12,15 @@ pytest.importorskip(
 )
 
 from connections.amqp10.driver import Amqp10Driver
-from connections.driver import Limits, OpenError, Publication
+from connections.driver import Limits, Publication
 from connections.model import Connection, Source
-from tests.brokers.amqp10_peer import Amqp10Peer, names, queue_of
-from tests.brokers.contract import (
-    DEADLINE,
-    DISCARD,
-    REDELIVER,
-    Client,
-    ConsumingContract,
-    OpeningContract,
-    PublishingContract,
-    all_settled,
-    client,
-    send_all,
-)
-from tests.brokers.rabbitmq import RabbitServer
+from tests.brokers.amqp10_peer import Amqp10Peer, amqp10_peer
+from tests.brokers.amqp_peer import names
+from tests.brokers.contract import ConsumingContract, OpeningContract, PublishingContract
+from tests.brokers.peers import DEADLINE, REDELIVER, all_settled, client, refusal, send_all
 from tests.servers import wait_for
 
-
-@pytest.fixture
-async def peer(rabbit: RabbitServer) -> AsyncIterator[Amqp10Peer]:
-    one = Amqp10Peer(rabbit)
-    yield one
-    await one.close()
+peer = pytest.fixture(amqp10_peer)
 
 
 class TestAmqp10(ConsumingContract, PublishingContract, OpeningContract):
@@ -50,23 +34,6 @@ def consuming(peer: Amqp10Peer, *addresses: str, consumers: int = 1) -> Connecti
     """A connection with one source."""
     source = Source(index=0, addresses=addresses, subjects=("me",), consumers=consumers)
     return replace(peer.connection(addresses), sources=(source,))
-
-
-async def test_only_what_is_discarded_is_dead_lettered(peer: Amqp10Peer) -> None:
-    letters = await peer.queue("letters")
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue_of(letters)}
-    address = await peer.queue("in", **dead)
-    async with client(peer, peer.connection([address])) as one:
-        await send_all(peer, address, [b"good", b"again", b"bad"])
-        good, again, bad = await one.take(3)
-        one.settle(good)
-        one.settle(again, REDELIVER)
-        one.settle(bad, DISCARD)
-        assert (await peer.receive(letters)).payload == b"bad"
-        one.settle(await one.next())
-    assert one.deliveries[3].payload == b"again"
-    await all_settled(peer, address)
-    await all_settled(peer, letters)
 
 
 async def test_the_broker_says_whether_it_is_a_redelivery(peer: Amqp10Peer) -> None:
@@ -111,9 +78,7 @@ async def test_a_message_of_many_frames(peer: Amqp10Peer) -> None:
 
 
 async def test_a_message_that_is_too_large_is_rejected(peer: Amqp10Peer) -> None:
-    letters = await peer.queue("letters")
-    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue_of(letters)}
-    address = await peer.queue("in", **dead)
+    address, letters = await peer.with_letters("in")
     limits = Limits(in_flight=1, message_bytes=200_000)
     async with client(peer, peer.connection([address]), limits=limits) as one:
         await send_all(peer, address, [b"x" * 300_000, b"y" * 199_000])
@@ -163,7 +128,7 @@ async def test_a_source_that_is_not_there_does_not_stop_the_others(
         await peer.send(there, b"x")
         one.settle(await one.next())
         channel = await peer.channel()
-        await channel.queue_declare(queue_of(missing), durable=True)
+        await channel.queue_declare(peer.queue_of(missing), durable=True)
         await wait_for(lambda: one.statuses[-1] == ("source", missing, True, ""), DEADLINE)
         await peer.send(missing, b"y")
         delivery = await one.next()
@@ -175,11 +140,8 @@ async def test_a_source_that_is_not_there_does_not_stop_the_others(
 
 
 async def test_no_source_is_there(peer: Amqp10Peer) -> None:
-    one = Client(Amqp10Driver(peer.connection(["/amq/queue/none-such"]), 0, 1, Limits()))
-    with pytest.raises(OpenError) as refusal:
-        await one.open()
-    assert refusal.value.cause == "misconfigured"
-    await one.driver.close(1)
+    error = await refusal(Amqp10Driver, peer.connection(["/amq/queue/none-such"]))
+    assert error.cause == "misconfigured"
 
 
 # --------------------------------------------------------------------- publishing
@@ -206,7 +168,7 @@ async def test_a_target_in_trouble_is_told_once(peer: Amqp10Peer) -> None:
         channel = await peer.channel()
         await channel.exchange_declare(exchange, durable=True)
         queue = await peer.queue("bound")
-        await channel.queue_bind(queue_of(queue), exchange, "key")
+        await channel.queue_bind(peer.queue_of(queue), exchange, "key")
         published = await one.driver.publish(Publication(address, b"y", None), DEADLINE)
         assert published.status == 200
         assert (await peer.receive(queue)).payload == b"y"
@@ -292,25 +254,18 @@ async def test_a_quiet_connection_lives_on(
 async def test_the_path_is_the_virtual_host(peer: Amqp10Peer) -> None:
     for path, cause in (("/vhost:a/b", None), ("/vhost:forbidden", "credentials")):
         connection = peer.connection(targets=["/queue/made-here"], uri=replace(peer.uri, path=path))
-        one = Client(Amqp10Driver(connection, 0, 1, Limits()))
         if cause is None:
-            await one.open()
-            publication = Publication("/queue/made-here", b"x", None)
-            assert (await one.driver.publish(publication, DEADLINE)).status == 200
+            async with client(peer, connection) as one:
+                publication = Publication("/queue/made-here", b"x", None)
+                assert (await one.driver.publish(publication, DEADLINE)).status == 200
         else:
-            with pytest.raises(OpenError) as refusal:
-                await one.open()
-            assert refusal.value.cause == cause
-        await one.driver.close(5)
+            assert (await refusal(Amqp10Driver, connection)).cause == cause
 
 
 async def test_a_connection_without_a_user_is_anonymous(peer: Amqp10Peer) -> None:
     uri = replace(peer.uri, user=None, password=None)
-    one = Client(Amqp10Driver(peer.connection(targets=["/queue/x"], uri=uri), 0, 1, Limits()))
-    with pytest.raises(OpenError) as refusal:  # the node has no user guest
-        await one.open()
-    assert refusal.value.cause == "credentials"
-    await one.driver.close(1)
+    error = await refusal(Amqp10Driver, peer.connection(targets=["/queue/x"], uri=uri))
+    assert error.cause == "credentials"  # the node has no user guest
 
 
 @pytest.mark.parametrize(
@@ -325,12 +280,9 @@ async def test_a_server_that_is_no_broker(peer: Amqp10Peer, said: bytes) -> None
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     try:
         uri = replace(peer.uri, port=server.sockets[0].getsockname()[1])
-        one = Client(Amqp10Driver(peer.connection(["x"], uri=uri), 0, 1, Limits()))
-        with pytest.raises(OpenError) as refusal:
-            await one.open()
-        assert refusal.value.cause == "temporary"
-        assert str(refusal.value)
-        await one.driver.close(1)
+        error = await refusal(Amqp10Driver, peer.connection(["x"], uri=uri))
+        assert error.cause == "temporary"
+        assert str(error)
     finally:
         server.close()
 

@@ -17,7 +17,7 @@ from connections.amqp10.driver import Amqp10Driver
 from connections.driver import Limits, Publication
 from connections.model import Connection, Uri
 from tests.brokers.amqp10_broker import Broker, amqp10_broker
-from tests.brokers.contract import ACCEPT, DEADLINE, DISCARD, REDELIVER, Client, connection_of
+from tests.brokers.peers import ACCEPT, DEADLINE, DISCARD, REDELIVER, Client, connection_of
 from tests.servers import wait_for
 
 

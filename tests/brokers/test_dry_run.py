@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.brokers.mosquitto import PASSWORD, USER, Mosquitto, mosquitto
+from tests.brokers.mosquitto import PASSWORD, USER, Mosquitto
 from tests.brokers.rabbitmq import RabbitServer
 from tests.brokers.scenes import Operator
-from tests.connected import gateway_of, source, target
-from tests.gateways import Gateway, check_error, running
-from tests.servers import free_port, redis_server
+from tests.connected import source, target
+from tests.gateways import Gateway, check_error
+from tests.servers import free_port
 
 KINDS = [
     "amqp-091",
@@ -24,20 +23,6 @@ KINDS = [
         ),
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with redis_server() as store:
-        one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "dry-run")
-        with running(one):
-            yield one
-
-
-@pytest.fixture(scope="module")
-def mqtt() -> Iterator[Mosquitto]:
-    with mosquitto() as process:
-        yield process
 
 
 async def reason(gateway: Gateway, **document: Any) -> str:

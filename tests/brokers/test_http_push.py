@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connections.driver import Limits, Publication
 from connections.http_push.driver import HttpPushDriver
-from tests.brokers.authority import Authority
-from tests.brokers.contract import (
-    Client,
-    OpeningContract,
-    PublishingContract,
-    client,
-)
-from tests.brokers.http_peer import HttpPeer, answering, document, push, pushed, server_tls
-from tests.brokers.http_server import Answer, Asked, HttpServer, http_server
+from tests.brokers.contract import OpeningContract, PublishingContract
+from tests.brokers.http_peer import HttpPeer, answering, document, http_peer, push, pushed
+from tests.brokers.http_server import Answer, Asked, http_server
+from tests.brokers.peers import Client, client
 from tests.servers import wait_for
 
-
-@pytest.fixture
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture
-async def peer(tmp_path: Path, authority: Authority) -> AsyncIterator[HttpPeer]:
-    async with http_server() as plain, http_server(server_tls(tmp_path, authority)) as secure:
-        yield HttpPeer(plain, secure, authority)
-
-
-@pytest.fixture
-async def server(peer: HttpPeer) -> HttpServer:
-    return peer.server
+peer = pytest.fixture(http_peer)
 
 
 class TestHttpPush(PublishingContract, OpeningContract):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,23 @@ from typing import Any
 import pytest
 
 from connections.driver import Publication
+from connections.http_push.driver import HttpPushDriver
 from connections.model import Connection, Uri
 from tests.brokers.authority import Authority
-from tests.brokers.contract import (
-    client,
-    connection_of,
+from tests.brokers.http_peer import (
+    HttpPeer,
+    answering,
+    document,
+    http_peer,
+    push,
+    pushed,
+    server_tls,
 )
-from tests.brokers.http_peer import HttpPeer, answering, document, push, pushed, refusal, server_tls
 from tests.brokers.http_server import Answer, Asked, HttpServer, http_server
+from tests.brokers.peers import client, connection_of, refusal
 from tests.servers import free_port
 
-
-@pytest.fixture
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture
-async def peer(tmp_path: Path, authority: Authority) -> AsyncIterator[HttpPeer]:
-    async with http_server() as plain, http_server(server_tls(tmp_path, authority)) as secure:
-        yield HttpPeer(plain, secure, authority)
+peer = pytest.fixture(http_peer)
 
 
 @pytest.fixture
@@ -58,14 +54,14 @@ async def server(peer: HttpPeer) -> HttpServer:
 async def test_a_document_that_cannot_work(
     server: HttpServer, changes: dict[str, Any], said: str
 ) -> None:
-    error = await refusal(replace(document(server), **changes))
+    error = await refusal(HttpPushDriver, replace(document(server), **changes))
     assert error.cause == "misconfigured"
     assert said in str(error)
 
 
 async def test_a_target_without_a_method(server: HttpServer) -> None:
     uri = Uri("http", "127.0.0.1", server.port)
-    error = await refusal(connection_of("http-push", uri, (), ("/in",)))
+    error = await refusal(HttpPushDriver, connection_of("http-push", uri, (), ("/in",)))
     assert error.cause == "misconfigured"
 
 
@@ -109,7 +105,7 @@ class TestTls:
         context.load_cert_chain(files.certificate, files.key)
         async with http_server(context) as server:
             connection = replace(document(server), uri=self._uri(server), ca=authority.pem)
-            assert (await refusal(connection)).cause == "misconfigured"
+            assert (await refusal(HttpPushDriver, connection)).cause == "misconfigured"
 
     async def test_a_client_certificate_is_shown(
         self, peer: HttpPeer, tmp_path: Path, authority: Authority
@@ -138,7 +134,7 @@ class TestTls:
         self, server: HttpServer, changes: dict[str, Any]
     ) -> None:
         connection = replace(document(server), uri=self._uri(server), **changes)
-        assert (await refusal(connection)).cause == "misconfigured"
+        assert (await refusal(HttpPushDriver, connection)).cause == "misconfigured"
 
 
 class TestTokens:
@@ -211,7 +207,7 @@ class TestTokens:
         self, server: HttpServer, answer: Answer | None, cause: str
     ) -> None:
         answering(server, answer)
-        error = await refusal(self._connection(server))
+        error = await refusal(HttpPushDriver, self._connection(server))
         assert error.cause == cause
         assert "s&cret" not in str(error)
 
@@ -225,5 +221,5 @@ class TestTokens:
 
     async def test_an_endpoint_that_cannot_be_reached(self, server: HttpServer) -> None:
         nowhere = f"http://127.0.0.1:{free_port()}/token"
-        error = await refusal(self._connection(server, tokenEndpoint=nowhere))
+        error = await refusal(HttpPushDriver, self._connection(server, tokenEndpoint=nowhere))
         assert error.cause == "temporary"

@@ -6,37 +6,19 @@ import asyncio
 import json
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.brokers.http_server import Answer, Asked
-from tests.brokers.push_scene import Scene, make, push_scene
-from tests.brokers.scenes import until
-from tests.connected import gateway_of
-from tests.gateways import Gateway, Json, running, thing
-from tests.servers import RedisServer, redis_server
+from tests.brokers.push_scene import Scene, push_scene
+from tests.brokers.scenes import new_thing, until
+from tests.gateways import Json, thing
+from tests.servers import RedisServer
 
 DEADLINE = 30.0
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "push-at-once")
-    with running(one):
-        yield one
-
-
-@pytest.fixture
-async def scene(gateway: Gateway) -> AsyncIterator[Scene]:
-    async with push_scene(gateway) as one:
-        yield one
+scene = pytest.fixture(push_scene)
 
 
 @pytest.mark.parametrize("parallelism", [1, 4])
@@ -62,7 +44,7 @@ async def test_requests_at_once_and_in_order(scene: Scene, parallelism: int) -> 
         return Answer()
 
     scene.server.answers = answer
-    things = [await make(scene.client) for _ in range(12)]
+    things = [await new_thing(scene.client) for _ in range(12)]
     async with scene.pushing(specificConfig={"parallelism": str(parallelism)}) as connection:
         acks = {"requested-acks": f"{connection}:pushed"}
         for thing_id in things:
@@ -96,7 +78,7 @@ async def test_each_sender_is_told_of_its_own_request(scene: Scene) -> None:
         )
 
     scene.server.answers = answer
-    things = [await make(scene.client) for _ in range(20)]
+    things = [await new_thing(scene.client) for _ in range(20)]
     values = [f"{chance.choice(list(told))} {number}" for number in range(200)]
     async with scene.pushing(specificConfig={"parallelism": "8"}) as connection:
 

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +17,14 @@ from tests.brokers.http_peer import answering, server_tls
 from tests.brokers.http_server import Answer, Asked, http_server
 from tests.brokers.push_scene import LABEL, Scene, push_scene
 from tests.brokers.scenes import until
-from tests.connected import gateway_of, target
-from tests.gateways import ROOT, Gateway, Json, running, thing
-from tests.servers import RedisServer, free_port, redis_server, wait_for
+from tests.connected import target
+from tests.gateways import ROOT, Json, thing
+from tests.servers import free_port, wait_for
 
 DEADLINE = 30.0
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "push")
-    with running(one):
-        yield one
-
-
-@pytest.fixture
-async def scene(gateway: Gateway) -> AsyncIterator[Scene]:
-    async with push_scene(gateway) as one:
-        yield one
+scene = pytest.fixture(push_scene)
 
 
 # ----------------------------------------------------------- the response is the acknowledgement

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,50 +12,24 @@ import pytest
 
 from connections.issued import DITTO_TYPE
 from tests.brokers.http_peer import answering
-from tests.brokers.http_server import Answer, Asked, HttpServer, http_server
-from tests.brokers.scenes import Operator
-from tests.connected import MESSAGES, gateway_of, target
-from tests.gateways import Gateway, Json, http, new_id, running, thing
-from tests.servers import RedisServer, redis_server
+from tests.brokers.http_server import Answer, Asked
+from tests.brokers.push_scene import Scene, push_scene
+from tests.connected import MESSAGES, target
+from tests.gateways import Json, thing
 
 COMMANDS = "_/_/things/live/commands"
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "push-live")
-    with running(one):
-        yield one
-
-
 @dataclass
-class Scene:
+class LiveScene(Scene):
     """A server that answers the live signals of one thing."""
 
-    operator: Operator
-    client: httpx.AsyncClient
-    server: HttpServer
-    thing_id: str
-
-    @asynccontextmanager
-    async def pushing(self, topic: str, **fields: Any) -> AsyncIterator[str]:
+    def answering(self, topic: str, **fields: Any) -> AbstractAsyncContextManager[str]:
         """A connection with one target; its id."""
         fields = {"issuedAcknowledgementLabel": "live-response", **fields}
-        document = {
-            "connectionType": "http-push",
-            "connectionStatus": "open",
-            "uri": f"http://127.0.0.1:{self.server.port}",
-            "targets": [target("POST:/{{ topic:subject | fn:default('none') }}", topic, **fields)],
-        }
-        made = await self.operator.create(document)
-        yield made
-        await self.operator.client.delete(f"/api/2/connections/{made}")
+        return self.pushing(
+            target("POST:/{{ topic:subject | fn:default('none') }}", topic, **fields)
+        )
 
     async def ask(self, **headers: str) -> httpx.Response:
         """Send the message ``ask`` and wait for the answer."""
@@ -75,12 +48,13 @@ class Scene:
         self.server.answers = answer
 
 
+push = pytest.fixture(push_scene)
+
+
 @pytest.fixture
-async def scene(gateway: Gateway) -> AsyncIterator[Scene]:
-    async with Operator(gateway) as operator, http(gateway) as client, http_server() as server:
-        thing_id = new_id()
-        await client.put(thing(thing_id), json={"attributes": {"n": 1}})
-        yield Scene(operator, client, server, thing_id)
+async def scene(push: Scene) -> LiveScene:
+    await push.client.put(thing(push.thing_id, "/attributes/n"), json=1)
+    return LiveScene(**vars(push))
 
 
 @pytest.mark.parametrize(
@@ -92,9 +66,9 @@ async def scene(gateway: Gateway) -> AsyncIterator[Scene]:
         (Answer(204), b""),
     ],
 )
-async def test_a_body_answers_a_message(scene: Scene, answer: Answer, body: bytes) -> None:
+async def test_a_body_answers_a_message(scene: LiveScene, answer: Answer, body: bytes) -> None:
     answering(scene.server, answer)
-    async with scene.pushing(MESSAGES):
+    async with scene.answering(MESSAGES):
         answered = await scene.ask()
     assert (answered.status_code, answered.content) == (answer.status, body)
     (asked,) = scene.server.asked
@@ -104,7 +78,7 @@ async def test_a_body_answers_a_message(scene: Scene, answer: Answer, body: byte
     assert (signal["path"], signal["value"]) == ("/inbox/messages/ask", {"what": 1})
 
 
-async def test_headers_of_the_server_do_not_frame_the_answer(scene: Scene) -> None:
+async def test_headers_of_the_server_do_not_frame_the_answer(scene: LiveScene) -> None:
     headers = {
         "connection": "close",
         "content-encoding": "gzip",
@@ -113,16 +87,16 @@ async def test_headers_of_the_server_do_not_frame_the_answer(scene: Scene) -> No
         "x-own": "a",
     }
     answering(scene.server, Answer(200, b"abc", "text/plain", headers))
-    async with scene.pushing(MESSAGES):
+    async with scene.answering(MESSAGES):
         answered = await scene.ask(**{"correlation-id": "ours"})
         assert (answered.status_code, answered.text) == (200, "abc")
         assert answered.headers["correlation-id"] == "ours"
         assert not answered.headers.keys() & {"content-encoding", "set-cookie", "connection"}
 
 
-async def test_a_ditto_response_answers_a_message(scene: Scene) -> None:
+async def test_a_ditto_response_answers_a_message(scene: LiveScene) -> None:
     scene.responds(status=201, value={"heard": True}, path="/outbox/messages/ask")
-    async with scene.pushing(MESSAGES):
+    async with scene.answering(MESSAGES):
         answered = await scene.ask()
     assert (answered.status_code, answered.json()) == (201, {"heard": True})
 
@@ -138,30 +112,32 @@ async def test_a_ditto_response_answers_a_message(scene: Scene) -> None:
         ({"topic": "nonsense"}, "'nonsense'"),
     ],
 )
-async def test_a_ditto_response_to_something_else(scene: Scene, changes: Json, said: str) -> None:
+async def test_a_ditto_response_to_something_else(
+    scene: LiveScene, changes: Json, said: str
+) -> None:
     name = scene.thing_id.partition(":")[2]
     scene.responds(
         **{k: v.replace("{name}", name) if isinstance(v, str) else v for k, v in changes.items()}
     )
-    async with scene.pushing(MESSAGES):
+    async with scene.answering(MESSAGES):
         answered = await scene.ask()
     assert answered.status_code == 422
     assert said in answered.json()["message"]
 
 
-async def test_a_server_that_is_not_there_answers_a_message_with_500(scene: Scene) -> None:
+async def test_a_server_that_is_not_there_answers_a_message_with_500(scene: LiveScene) -> None:
     answering(scene.server, None)
-    async with scene.pushing(MESSAGES):
+    async with scene.answering(MESSAGES):
         answered = await scene.ask()
     assert answered.status_code == 500
     assert answered.json()["message"] == "Encountered <RemoteProtocolError>."
 
 
 @pytest.mark.parametrize("labelled", [True, False])
-async def test_a_ditto_response_answers_a_live_command(scene: Scene, labelled: bool) -> None:
+async def test_a_ditto_response_answers_a_live_command(scene: LiveScene, labelled: bool) -> None:
     scene.responds(status=200, value=7)
     fields: Json = {} if labelled else {"issuedAcknowledgementLabel": None}
-    async with scene.pushing(COMMANDS, **fields):
+    async with scene.answering(COMMANDS, **fields):
         path = thing(scene.thing_id, "/attributes/n?channel=live&timeout=5s")
         answered = await scene.client.get(path)
     assert (answered.status_code, answered.json()) == (200, 7)
@@ -169,9 +145,9 @@ async def test_a_ditto_response_answers_a_live_command(scene: Scene, labelled: b
     assert json.loads(asked.body)["topic"].endswith("/things/live/commands/retrieve")
 
 
-async def test_a_body_answers_a_live_command(scene: Scene) -> None:
+async def test_a_body_answers_a_live_command(scene: LiveScene) -> None:
     answering(scene.server, Answer(204), Answer(409, b'{"busy": true}', "application/json"))
-    async with scene.pushing(COMMANDS):
+    async with scene.answering(COMMANDS):
         path = thing(scene.thing_id, "/attributes/n?channel=live&timeout=5s")
         answered = [await scene.client.put(path, json=2) for _ in range(2)]
     assert [one.status_code for one in answered] == [204, 409]
@@ -180,8 +156,8 @@ async def test_a_body_answers_a_live_command(scene: Scene) -> None:
     assert stored.json() == 1
 
 
-async def test_a_message_that_wants_no_response_is_sent_all_the_same(scene: Scene) -> None:
-    async with scene.pushing(MESSAGES):
+async def test_a_message_that_wants_no_response_is_sent_all_the_same(scene: LiveScene) -> None:
+    async with scene.answering(MESSAGES):
         answered = await scene.ask(**{"response-required": "false"})
         assert answered.status_code == 202
         await scene.ask()

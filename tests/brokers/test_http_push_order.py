@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from connections.driver import Limits, Publication, Published
-from tests.brokers.authority import Authority
-from tests.brokers.contract import (
-    DEADLINE,
-    Client,
-    client,
-)
-from tests.brokers.http_peer import HttpPeer, document, push, server_tls
-from tests.brokers.http_server import Answer, Asked, HttpServer, http_server
+from tests.brokers.http_peer import HttpPeer, document, http_peer, push
+from tests.brokers.http_server import Answer, Asked, HttpServer
+from tests.brokers.peers import DEADLINE, Client, client
 from tests.servers import wait_for
 
-
-@pytest.fixture
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture
-async def peer(tmp_path: Path, authority: Authority) -> AsyncIterator[HttpPeer]:
-    async with http_server() as plain, http_server(server_tls(tmp_path, authority)) as secure:
-        yield HttpPeer(plain, secure, authority)
-
-
-@pytest.fixture
-async def server(peer: HttpPeer) -> HttpServer:
-    return peer.server
+peer = pytest.fixture(http_peer)
 
 
 # ------------------------------------------------------------- parallelism and order

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.brokers.contract import (
-    ConsumingContract,
-    OpeningContract,
-    PublishingContract,
-)
-from tests.brokers.kafka import (
-    KafkaPeer,
-    kafka_peer,
-)
+from tests.brokers.contract import ConsumingContract, OpeningContract, PublishingContract
+from tests.brokers.kafka import kafka_peer
 
-PRODUCE, OFFSET_COMMIT = 0, 8  # kinds of requests
-
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[KafkaPeer]:
-    with kafka_peer() as one:
-        yield one
+peer = pytest.fixture(scope="module")(kafka_peer)
 
 
 class TestContract(ConsumingContract, PublishingContract, OpeningContract):

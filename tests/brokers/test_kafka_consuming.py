@@ -6,8 +6,8 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from confluent_kafka import KafkaError
@@ -16,29 +16,12 @@ from connections.driver import Delivery, Limits, Publication
 from connections.kafka import consumer as kafka_consumer
 from connections.kafka.driver import KafkaDriver
 from connections.model import Connection
-from tests.brokers.contract import (
-    ACCEPT,
-    DEADLINE,
-    DISCARD,
-    REDELIVER,
-    Client,
-    client,
-    send_all,
-)
-from tests.brokers.kafka import (
-    KafkaPeer,
-    kafka_peer,
-    told_otherwise,
-)
+from tests.brokers.kafka import OFFSET_COMMIT, KafkaPeer, kafka_peer, told_otherwise
+from tests.brokers.peers import ACCEPT, DEADLINE, DISCARD, REDELIVER, Client, client, send_all
+from tests.brokers.scenes import until
 from tests.servers import free_port, wait_for
 
-PRODUCE, OFFSET_COMMIT = 0, 8  # kinds of requests
-
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[KafkaPeer]:
-    with kafka_peer() as one:
-        yield one
+peer = pytest.fixture(scope="module")(kafka_peer)
 
 
 def _at_most_once(connection: Connection) -> Connection:
@@ -227,7 +210,7 @@ async def test_random_settlements_over_partitions(peer: KafkaPeer, seed: int) ->
         for at, payload in enumerate(payloads):
             peer.produce(topic, payload, {}, partition=at % 3)
         while len(done) < len(payloads):
-            if not waiting or (_more(one) and chance.random() < 0.5):
+            if not waiting or (one.more and chance.random() < 0.5):
                 waiting.append(await one.next())
                 given[waiting[-1].payload] += 1
                 continue
@@ -263,7 +246,7 @@ async def test_partitions_that_are_taken_away_settle_nothing_any_more(peer: Kafk
             await wait_for(lambda: one.driver.stale == 2, DEADLINE)
             for each in moved:
                 two.settle(each)
-            assert two.driver.stale == 0
+        assert two.driver.stale == 0
     assert await peer.unsettled(topic) == 0
 
 
@@ -278,20 +261,15 @@ async def test_partitions_move_while_there_is_no_room(peer: KafkaPeer) -> None:
             other = await two.next()
             one.settle(first)
             two.settle(other)
-            clients = {"one": one, "two": two}
             seen = {first.payload, other.payload}
             while seen != {b"0", b"1"}:  # what came to both comes to one of them once more
-                await wait_for(lambda: any(map(_more, clients.values())), DEADLINE)
-                for each in clients.values():
-                    if _more(each):
+                await wait_for(lambda: one.more or two.more, DEADLINE)
+                for each in (one, two):
+                    if each.more:
                         delivery = await each.next()
                         seen.add(delivery.payload)
                         each.settle(delivery)
     assert await peer.unsettled(topic) == 0
-
-
-def _more(one: Client) -> bool:
-    return len(one.deliveries) > one._taken
 
 
 async def test_clients_that_come_and_go_lose_nothing(peer: KafkaPeer) -> None:
@@ -300,10 +278,12 @@ async def test_clients_that_come_and_go_lose_nothing(peer: KafkaPeer) -> None:
     sent: set[bytes] = set()
     done: set[bytes] = set()
 
-    def send(name: str) -> None:
+    async def come_to(one: Client) -> bool:
+        """Send to every partition; whether any of it has come to this client."""
         for part in range(4):
-            sent.add(payload := b"%s %d" % (name.encode(), part))
+            sent.add(payload := b"%d" % len(sent))
             peer.produce(topic, payload, {}, partition=part)
+        return bool(one.deliveries)
 
     async def work(one: Client) -> None:
         while True:
@@ -316,11 +296,7 @@ async def test_clients_that_come_and_go_lose_nothing(peer: KafkaPeer) -> None:
         for generation in (2, 3):
             async with client(peer, connection, generation=generation) as two:
                 workers.append(asyncio.create_task(work(two)))
-                for number in range(1_000):
-                    send(f"{generation} {number}")
-                    if two.deliveries:
-                        break
-                    await asyncio.sleep(0.02)
+                await until(partial(come_to, two), "a partition of its own", DEADLINE)
                 await wait_for(lambda: done == sent, DEADLINE, "all come")
                 workers[-1].cancel()
         workers[0].cancel()

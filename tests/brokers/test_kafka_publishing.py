@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from connections.driver import Limits, OpenError, Publication
+from connections.driver import Limits, Publication
 from connections.kafka.driver import KafkaDriver
 from connections.model import Connection, Source, Uri
 from tests.brokers.authority import Authority
-from tests.brokers.contract import (
-    DEADLINE,
-    Client,
-    client,
-    connection_of,
-)
 from tests.brokers.kafka import (
     PASSWORD,
+    PRODUCE,
     USER,
     KafkaPeer,
     guarded_server,
@@ -30,15 +24,10 @@ from tests.brokers.kafka import (
     kafka_server,
     told_otherwise,
 )
+from tests.brokers.peers import DEADLINE, Client, client, connection_of, refusal
 from tests.servers import free_port
 
-PRODUCE, OFFSET_COMMIT = 0, 8  # kinds of requests
-
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[KafkaPeer]:
-    with kafka_peer() as one:
-        yield one
+peer = pytest.fixture(scope="module")(kafka_peer)
 
 
 # --- publishing
@@ -177,15 +166,6 @@ async def _works(connection: Connection) -> None:
     assert one.lost == []
 
 
-async def _refused(connection: Connection) -> OpenError:
-    one = Client(KafkaDriver(connection, 0, 1, Limits()))
-    with pytest.raises(OpenError) as refusal:
-        await one.open()
-    await one.driver.close(5)
-    assert one.lost == []
-    return refusal.value
-
-
 @pytest.mark.parametrize("mechanism", ["plain", "SCRAM-SHA-256", "scram-sha-512"])
 async def test_users_are_known_by_each_mechanism(mechanism: str) -> None:
     with kafka_server(mechanisms=[mechanism.upper()], user=USER, password=PASSWORD) as server:
@@ -194,7 +174,7 @@ async def test_users_are_known_by_each_mechanism(mechanism: str) -> None:
         specific = {"saslMechanism": mechanism}
         await _works(_connection(uri, specific=specific))
         wrong = replace(uri, password="not the word")
-        error = await _refused(_connection(wrong, specific=specific))
+        error = await refusal(KafkaDriver, _connection(wrong, specific=specific))
         assert error.cause == "credentials"
         assert "not the word" not in str(error)
 
@@ -203,7 +183,9 @@ async def test_a_mechanism_that_the_broker_does_not_know() -> None:
     with kafka_server(mechanisms=["PLAIN"], user=USER, password=PASSWORD) as server:
         uri = Uri("tcp", "127.0.0.1", server.port, user=USER, password=PASSWORD)
         specific = {"saslMechanism": "scram-sha-256"}
-        assert (await _refused(_connection(uri, specific=specific))).cause == "misconfigured"
+        assert (
+            await refusal(KafkaDriver, _connection(uri, specific=specific))
+        ).cause == "misconfigured"
 
 
 async def test_tls_with_a_certificate_of_the_client(tmp_path: Path) -> None:
@@ -218,7 +200,7 @@ async def test_tls_with_a_certificate_of_the_client(tmp_path: Path) -> None:
         credentials = {"type": "client-cert", "cert": certificate, "key": key}
         fields = {"ca": authority.pem, "specific": {"saslMechanism": "scram-sha-512"}}
         await _works(_connection(uri, credentials=credentials, **fields))
-        assert (await _refused(_connection(uri, **fields))).cause == "temporary"
+        assert (await refusal(KafkaDriver, _connection(uri, **fields))).cause == "temporary"
         # Nobody asks who the broker is.
         blind = {**fields, "ca": None, "validate_certificates": False}
         await _works(_connection(uri, credentials=credentials, **blind))
@@ -238,7 +220,7 @@ async def test_tls_with_a_certificate_of_the_client(tmp_path: Path) -> None:
 )
 async def test_what_is_wrong_in_a_document_is_told(changes: dict[str, Any], text: str) -> None:
     connection = _connection(changes.pop("uri", Uri("tcp", "127.0.0.1", 1)), **changes)
-    error = await _refused(connection)
+    error = await refusal(KafkaDriver, connection)
     assert error.cause == "misconfigured"
     assert text in str(error)
     assert "secret" not in str(error)

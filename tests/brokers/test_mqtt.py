@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.brokers.contract import (
-    ConsumingContract,
-    OpeningContract,
-    PublishingContract,
-)
-from tests.brokers.mosquitto import Mosquitto, MqttPeer, Version, mosquitto
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Mosquitto]:
-    with mosquitto() as running:
-        yield running
-
-
-async def _peer(broker: Mosquitto, version: Version, qos: int) -> AsyncIterator[MqttPeer]:
-    peer = MqttPeer(broker, version, qos)
-    await peer.start()
-    try:
-        yield peer
-    finally:
-        await peer.close()
+from tests.brokers.contract import ConsumingContract, OpeningContract, PublishingContract
+from tests.brokers.mosquitto import Mosquitto, MqttPeer
 
 
 class TestMqtt3(ConsumingContract, PublishingContract, OpeningContract):
     @pytest.fixture
-    async def peer(self, broker: Mosquitto) -> AsyncIterator[MqttPeer]:
-        async for peer in _peer(broker, "mqtt", 1):
+    async def peer(self, mqtt: Mosquitto) -> AsyncIterator[MqttPeer]:
+        async with MqttPeer(mqtt, "mqtt") as peer:
             yield peer
 
 
 class TestMqtt5(ConsumingContract, PublishingContract, OpeningContract):
     @pytest.fixture
-    async def peer(self, broker: Mosquitto) -> AsyncIterator[MqttPeer]:
-        async for peer in _peer(broker, "mqtt-5", 1):
+    async def peer(self, mqtt: Mosquitto) -> AsyncIterator[MqttPeer]:
+        async with MqttPeer(mqtt, "mqtt-5") as peer:
             yield peer
 
 
 class TestQos2(ConsumingContract):
     @pytest.fixture
-    async def peer(self, broker: Mosquitto) -> AsyncIterator[MqttPeer]:
-        async for peer in _peer(broker, "mqtt-5", 2):
+    async def peer(self, mqtt: Mosquitto) -> AsyncIterator[MqttPeer]:
+        async with MqttPeer(mqtt, "mqtt-5", qos=2) as peer:
             yield peer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,45 +14,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.brokers.mosquitto import Mosquitto, MqttPeer, mosquitto
-from tests.brokers.scenes import has, until
+from tests.brokers.mosquitto import MqttPeer, mqtt_peer
+from tests.brokers.scenes import has, new_thing, until
 from tests.connected import Broker, Connection, connected, gateway_of, modify, source, target
 from tests.gateways import Gateway, Json, Subscriber, http, new_id, new_label, running, thing
-from tests.servers import RedisServer, redis_server, wait_for
+from tests.servers import RedisServer, wait_for
 
 DEADLINE = 60.0
 BOTH = pytest.mark.parametrize("peer", ["mqtt", "mqtt-5"], indirect=True)
 REDELIVERY = {"reconnectForRedelivery": "true", "reconnectForRedeliveryDelay": "1s"}
 
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Mosquitto]:
-    with mosquitto() as running_process:
-        yield running_process
-
-
-@pytest.fixture(scope="module")
-def gateway(store: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    one = gateway_of(tmp_path_factory.mktemp("gateway"), store, "mqtt")
-    with running(one):
-        yield one
-
-
-@pytest.fixture
-async def peer(process: Mosquitto, request: pytest.FixtureRequest) -> AsyncIterator[MqttPeer]:
-    """MQTT 5 where a test does not say otherwise: the drivers' contract is tested with both."""
-    peer = MqttPeer(process, getattr(request, "param", "mqtt-5"))
-    await peer.start()
-    try:
-        yield peer
-    finally:
-        await peer.close()
+# MQTT 5 where a test does not say otherwise: the drivers' contract is tested with both.
+peer = pytest.fixture(mqtt_peer)
 
 
 @pytest.fixture
@@ -74,7 +47,7 @@ async def opened(
         Broker(peer),
         sources,
         targets,
-        connectionType=peer.version,
+        connectionType=peer.kind,
         specificConfig={"clientId": peer.client_id, **REDELIVERY, **specific},
     ) as connection:
         yield connection
@@ -96,21 +69,8 @@ async def nothing_unsettled(
         return done and counts["success"]["PT1H"] >= (consumed or 0)
 
     await until(settled, "nothing is unsettled", DEADLINE)
-    await connection.command("closeConnection")
-
-    async def closed() -> bool:
-        return "open" not in (await connection.clients()).values()
-
-    await until(closed, "end of the connection")
+    await connection.close()
     assert await peer.unsettled("") == 0
-
-
-async def make(client: httpx.AsyncClient, **attributes: Any) -> str:
-    """A thing of the connection's subject."""
-    thing_id = new_id()
-    answer = await client.put(thing(thing_id), json={"attributes": attributes})
-    assert answer.status_code == 201, answer.text
-    return thing_id
 
 
 def command(thing_id: str, value: Any, **headers: Any) -> bytes:
@@ -159,7 +119,7 @@ async def test_a_broker_that_restarts_loses_no_message(
     gateway: Gateway, peer: MqttPeer, client: httpx.AsyncClient
 ) -> None:
     take, give = await peer.address("in"), await peer.address("out")
-    thing_id = await make(client, n=-1)
+    thing_id = await new_thing(client, n=-1)
     targets = [target(give, issuedAcknowledgementLabel="{{connection:id}}:out")]
     async with opened(gateway, peer, [source(take)], targets) as connection:
         for number in range(150):
@@ -199,7 +159,7 @@ async def test_a_gateway_that_is_killed_before_it_settles_has_the_message_again(
     asks = {"includes": ["twin-persisted", label]}
     with running(gateway, other):
         async with http(other) as client:
-            thing_id = await make(client)
+            thing_id = await new_thing(client)
         async with (
             Subscriber.open(other, label, ack=owner),
             opened(gateway, peer, [source(take, acknowledgementRequests=asks)]) as connection,
@@ -217,7 +177,7 @@ async def test_a_store_that_is_killed_loses_no_message(
     gateway: Gateway, store: RedisServer, peer: MqttPeer, client: httpx.AsyncClient
 ) -> None:
     take = await peer.address("in")
-    thing_id = await make(client, n=-1)
+    thing_id = await new_thing(client, n=-1)
     async with opened(gateway, peer, [source(take)]) as connection:
         await peer.send(take, command(thing_id, 0))
         await has(client, thing_id, "n", 0)
@@ -233,7 +193,7 @@ async def test_a_poisonous_message_does_not_block(
     gateway: Gateway, peer: MqttPeer, client: httpx.AsyncClient
 ) -> None:
     take, dead, label = await peer.address("in"), await peer.address("dead"), new_label()
-    thing_id = await make(client)
+    thing_id = await new_thing(client)
     limits = {"maxRedeliveries": "2", "deadLetterAddress": dead}
     async with opened(gateway, peer, [source(take)], [target(dead)], **limits) as connection:
         owner = Owner(1000, Counter())
@@ -256,10 +216,10 @@ async def test_a_poisonous_message_does_not_block(
 async def test_ten_thousand_messages_with_random_outcomes_leave_nothing_unsettled(
     gateway: Gateway, peer: MqttPeer, client: httpx.AsyncClient
 ) -> None:
-    messages = 10_000 if peer.version == "mqtt-5" else 1_500  # the same code settles both
+    messages = 10_000 if peer.kind == "mqtt-5" else 1_500  # the same code settles both
     chance = random.Random(7)
     take, label = await peer.address("in"), new_label()
-    things = [await make(client) for _ in range(20)]
+    things = [await new_thing(client) for _ in range(20)]
     asks = {"includes": ["twin-persisted"], "filter": "fn:filter(header:mqtt.qos,'ne','0')"}
     wanted: set[str] = set()
     failing = 0

@@ -7,7 +7,7 @@ import asyncio
 from connections.driver import Limits
 from connections.model import Uri
 from connections.mqtt.driver import MqttDriver
-from tests.brokers.contract import ACCEPT, DEADLINE, Client, connection_of
+from tests.brokers.peers import ACCEPT, DEADLINE, Client, connection_of
 
 CONNECT, SUBSCRIBE, PUBACK, DISCONNECT = 1, 8, 4, 14
 TOPIC = "in"

@@ -5,39 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.brokers.mosquitto import MqttPeer
-from tests.brokers.scenes import until
+from tests.brokers.scenes import attribute, new_thing, until
 from tests.connected import (
     MESSAGES,
     Broker,
     ack_of,
-    broker_of,
-    broker_process,
     connected,
     gateway_of,
     modify,
+    mqtt_broker,
+    peer_process,
     source,
     target,
 )
 from tests.gateways import Gateway, Subscriber, http, new_id, running, thing
 from tests.servers import RedisServer, wait_for
 
-
-@pytest.fixture(scope="module")
-def peer() -> Iterator[MqttPeer]:
-    with broker_process() as found:
-        yield found
-
-
-@pytest.fixture
-async def broker(peer: MqttPeer) -> AsyncIterator[Broker]:
-    async with broker_of(peer) as found:
-        yield found
+peer = pytest.fixture(scope="module")(peer_process)
+broker = pytest.fixture(mqtt_broker)
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +46,7 @@ async def client(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 async def thing_id(client: httpx.AsyncClient) -> str:
     """A thing that is there."""
-    name = new_id()
-    answer = await client.put(thing(name), json={"attributes": {"n": 0}})
-    assert answer.status_code == 201, answer.text
-    return name
-
-
-async def attribute(client: httpx.AsyncClient, thing_id: str, name: str = "n") -> Any:
-    return (await client.get(thing(thing_id, f"/attributes/{name}"))).json()
+    return await new_thing(client, n=0)
 
 
 async def test_from_the_broker_to_the_twin_and_back(
@@ -77,7 +59,7 @@ async def test_from_the_broker_to_the_twin_and_back(
         await broker.send(take, modify(thing_id, 1, correlation_id="first"))
         answer = await broker.receive(reply)
         assert (answer["status"], answer["headers"]["correlation-id"]) == (204, "first")
-        assert await attribute(client, thing_id) == 1
+        assert await attribute(client, thing_id, "n") == 1
 
         label = f"{connection.id}:out"
         done = await client.put(
@@ -235,12 +217,7 @@ async def test_a_change_takes_effect_at_once(
         await client.put(thing(thing_id, "/attributes/n"), json=2)
         assert (await broker.receive(two))["value"] == 2
         assert len(claimed) == 1, "the lease stays"
-        await connection.command("closeConnection")
-
-        async def closed() -> bool:
-            return "open" not in (await connection.clients()).values()
-
-        await until(closed, "end of the connection")
+        await connection.close()
         await connection.command("openConnection")
         await connection.is_open()
 
