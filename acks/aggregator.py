@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from acks.errors import GatewayError, error
 from acks.labels import LIVE_RESPONSE, TWIN_PERSISTED
-from acks.payloads import JSON_TYPE, body_of, read_content_type
+from acks.payloads import JSON_TYPE, body_of, is_protocol_type, read_content_type
 from acks.signals import Acknowledgement, Response
 
 _REFUSED = (
@@ -40,6 +40,8 @@ def entry_json(ack: Acknowledgement, minimal: bool = False) -> dict[str, Any]:
     if ack.payload is not None:
         entry["payload"] = ack.payload
     headers = {k: v for k, v in ack.headers.items() if k != "requested-acks"}
+    if is_protocol_type(headers.get("content-type")):
+        del headers["content-type"]  # it says how the ack came, not what its payload is
     headers["response-required"] = False
     entry["headers"] = headers
     return entry

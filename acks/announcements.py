@@ -27,7 +27,8 @@ GRACE_MS: Final = 4 * 3_600_000
 """How long after the expiry, or the deletion, a requested ack is awaited at most, ms."""
 BACKOFF_MS: Final = 1_000
 """Pause after the first announcement that was not acknowledged; it doubles each time, ms."""
-MAX_BACKOFF_MS: Final = 60_000
+MAX_BACKOFF_MS: Final = 600_000
+"""Longest pause: each attempt is an entry of the journal for each subject that nobody hears, ms."""
 PUBLICATIONS: Final = 100
 """Announcements that one step makes at most; the rest is due still."""
 MAX_DELETED_BYTES: Final = 400_000

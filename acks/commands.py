@@ -12,6 +12,7 @@ from acks.changes import check_merge, check_put
 from acks.document import check_thing_id
 from acks.errors import error
 from acks.fields import Selector
+from acks.header_values import check_values
 from acks.headers import AckOptions, allows_lockout, refuse_headers
 from acks.policy_document import check_policy
 from acks.preconditions import Preconditions, parse_preconditions
@@ -22,7 +23,8 @@ MAX_IDS = 500
 _UNUSUAL = frozenset(
     {
         "condition", "if-match", "if-none-match", "if-equal", "live-channel-condition", "dry-run",
-        "merge-thing-patch-conditions", "put-metadata", "delete-metadata",
+        "merge-thing-patch-conditions", "put-metadata", "delete-metadata", "allow-policy-lockout",
+        "live-channel-timeout-strategy",
     }
 )  # fmt: skip
 """Headers that the common command does not have: one look tells."""
@@ -54,6 +56,7 @@ def parse_checks(known: Mapping[str, str]) -> Preconditions | None:
     """
     if _UNUSUAL.isdisjoint(known):
         return None
+    check_values(known)
     if "live-channel-condition" in known:
         raise error("things:live.channelcondition.notallowed")
     refuse_headers(known, _NOT_SERVED)
@@ -125,8 +128,9 @@ def make_query(
 def check_query(known: Mapping[str, str]) -> None:
     """Refuse what no query may have, or what is not served (spec 2.3).
 
-    Raises ``command.headers.invalid``, ``header.invalid``.
+    Raises ``command.headers.invalid``, ``header.invalid``, ``timeout.invalid``.
     """
+    check_values(known)
     if known.get("response-required") == "false":
         raise error("command.headers.invalid")
     refuse_headers(known, _HISTORY)

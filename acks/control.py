@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from acks.errors import GatewayError, error
 from acks.fields import Selector, parse_extra_fields
+from acks.interest import read_namespaces
 from acks.journal import ANNOUNCEMENT, COMMAND, EVENT, LIVE_EVENT, MESSAGE
 from acks.rql import EVENT_PREFIXES, Predicate, parse_checked
 
@@ -95,12 +96,13 @@ class Wish(NamedTuple):
 def read_wish(control: Control) -> Wish:
     """Read the parameters of a START; unknown ones are ignored.
 
-    Announcements have namespaces alone. Raises ``rql.expression.invalid`` (also for an empty
-    filter), ``things:field.selection.invalid``.
+    Announcements have namespaces alone. Empty namespaces and extra fields mean none. Raises
+    ``gateway:websocket.command.invalid`` for what is no namespace, ``rql.expression.invalid`` (also
+    for an empty filter), ``things:field.selection.invalid``.
     """
     parameters = control.parameters
-    namespaces = parameters.get("namespaces", "").split(",")
-    wanted = frozenset(name.strip() for name in namespaces if name.strip())
+    names = parameters.get("namespaces", "")
+    wanted = read_namespaces(names, lambda reason: _invalid(control.name, reason))
     if control.kind == ANNOUNCEMENT:
         return Wish(wanted, None, None)
     fields, text = parameters.get("extraFields"), parameters.get("filter")

@@ -47,16 +47,38 @@ def check_group(text: str | None, labels: Collection[str]) -> str:
         return ""
     if _GROUP.fullmatch(text) and labels:
         return text
+    message = None
     description = "It is 3 to 165 characters long, of A-Z, a-z, 0-9, '-', '_' and ':'."
     if not labels:
-        description = "A group shares labels: name them in 'declared-acks'."
+        message = f"The group '{text[:165]}' in 'ack-group' has no labels to share."
+        description = "Name them in 'declared-acks', or leave 'ack-group' out."
     raise error(
         "header.invalid",
+        message=message,
         value=text,
         header="ack-group",
         type="name of a group",
         description=description,
         extras={"invalidHeaderKey": "ack-group"},
+    )
+
+
+def why_taken(group: str, labels: Collection[str], shared: Collection[str], taken: str) -> str:
+    """What keeps a session with ``labels`` out of a group, and what to do about it.
+
+    ``shared`` are the labels of the group, empty if there is none of this name; ``taken`` is the
+    label that the store refuses. Labels that the session does not know are not told.
+    """
+    if not shared or set(labels) == set(shared):
+        return (
+            f"The label '{taken}' has an owner outside the group '{group}'. Declare it when that "
+            "one is offline, or declare other labels."
+        )
+    foreign = next((label for label in labels if label not in shared), None)
+    what = "more labels than these" if foreign is None else f"no label '{foreign}'"
+    return (
+        f"The group '{group}' has {what}, and all its members declare the same labels. Declare "
+        "just those of the group, or name another group."
     )
 
 

@@ -19,6 +19,7 @@ _INT64 = 2**63
 _NINETEEN = b"0" * 19  # the shortest integer that may exceed 64 bits
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _NAMESPACE = r"[a-zA-Z]\w*(?:[.\-]\w+)*"
+_NAMESPACE_ALONE = re.compile(_NAMESPACE, re.ASCII)
 _THING_ID = re.compile(rf"(?:{_NAMESPACE})?:[^\x00-\x1F\x7F-\xFF/]+", re.ASCII)
 _DEFINITION = re.compile(r"[\w.\-]+:[\w.\-]+:[\w.\-]+|https?://\S+", re.ASCII)
 _OBJECT_FIELDS = frozenset({"properties", "desiredProperties"})
@@ -33,6 +34,11 @@ def check_thing_id(text: str) -> str:
     if len(text) > MAX_ID_LENGTH or _THING_ID.fullmatch(text) is None:
         raise error("things:id.invalid", thing_id=text)
     return text
+
+
+def is_namespace(text: str) -> bool:
+    """Whether ``text`` is a namespace of things and policies, as it stands before their names."""
+    return len(text) <= MAX_ID_LENGTH and _NAMESPACE_ALONE.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)

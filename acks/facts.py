@@ -23,10 +23,10 @@ class Facts(Protocol):
         A path through an array leads to the list of what its elements have there.
         """
 
-    def placeholder(self, name: str) -> str | None:
+    def placeholder(self, name: str) -> str | list[str] | None:
         """What e.g. ``topic:action`` stands for, None if it has no value here.
 
-        ``time:`` is not asked for.
+        ``feature:id`` may stand for several. ``time:`` is not asked for.
         """
 
 

@@ -13,20 +13,19 @@ from typing import Any, NamedTuple
 
 from acks.envelopes import Envelope
 from acks.errors import error
+from acks.header_values import check_values
 from acks.headers import (
     QUERY_AS_HEADERS,
     AckOptions,
     HeaderDefaults,
     Setter,
+    aggregates,
     check_requested_acks,
     http_options,
     invalid_header,
-    parse_boolean,
-    parse_duration_ms,
     split_list,
     travels,
 )
-from acks.live import parse_channel, parse_timeout_strategy
 
 LONGER_MS = 5_000
 """How much longer than over HTTP a command may wait, ms: 65 s in place of 60 s (spec 2.2)."""
@@ -60,21 +59,11 @@ def session_defaults(known: Mapping[str, str]) -> dict[str, str]:
     defaults = {
         name: value for name, value in known.items() if name in _KNOWN and name != "content-type"
     }
-    for name, check in _CHECKS.items():
-        if name in defaults:
-            check(defaults[name])
+    check_values(defaults)
     if "requested-acks" in defaults:
         labels = check_requested_acks(split_list(defaults["requested-acks"]))
         defaults["requested-acks"] = json.dumps(labels)
     return defaults
-
-
-_CHECKS = {
-    "response-required": lambda text: parse_boolean("response-required", text),
-    "timeout": parse_duration_ms,
-    "channel": parse_channel,
-    "live-channel-timeout-strategy": parse_timeout_strategy,
-}
 
 
 def read_head(
@@ -100,7 +89,7 @@ def read_head(
         size += len(name) + len(text)
         if name in _KNOWN:
             if name == "requested-acks" and type(value) is not list:
-                _check_array(text)
+                check_array(text)
             known[name] = text
         elif travels(name):
             carried[given] = text
@@ -114,7 +103,11 @@ def as_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _check_array(text: str) -> None:
+def check_array(text: str) -> None:
+    """Refuse ``requested-acks`` of an envelope that are no JSON array, nor the text of one.
+
+    Raises ``header.invalid`` (spec 1.4).
+    """
     try:
         parsed = json.loads(text)
     except ValueError:
@@ -147,7 +140,8 @@ def frame_options(
     options = http_options(
         setter, requested_acks, response_required, timeout, defaults, _NO_LIMIT, default_timeout_ms
     )
-    if options.requested_acks and not options.response_required and not settled:
+    wanted = aggregates(setter, options.requested_acks)
+    if wanted and not options.response_required and not settled:
         raise error(
             "header.invalid",
             message="For WebSocket, it is forbidden to request acknowledgements while "

@@ -44,9 +44,8 @@ QUERY_AS_HEADERS = frozenset(
 
 _READ_ONLY = {
     "accept", "authorization", "live-channel-timeout-strategy", "if-match", "if-none-match",
-    "if-equal", "divert-response-to-connection", "declared-acks", "ack-group", "put-metadata",
-    "get-metadata",
-    "delete-metadata", "allow-policy-lockout", "condition", "live-channel-condition",
+    "if-equal", "declared-acks", "ack-group", "put-metadata", "get-metadata", "delete-metadata",
+    "allow-policy-lockout", "condition", "live-channel-condition",
     "at-historical-revision", "at-historical-timestamp", "merge-thing-patch-conditions",
     "policy-view",
 }  # fmt: skip
@@ -59,12 +58,13 @@ _WRITE_ONLY = {
 _INTERNAL = {
     "ditto-entity-id", "ditto-ackgregator-address", "ditto-auth-context", "ditto-read-subjects",
     "ditto-read-revoked-subjects", "ditto-origin", "ditto-sudo", "ditto-reply-target",
-    "ditto-partial-access-paths", "ditto-pre-defined-extra-fields",
+    "ditto-partial-access-paths",
 }  # fmt: skip
 _INTERPRETED = {
     "correlation-id", "x-correlation-id", "requested-acks", "response-required", "timeout",
     "channel", "content-type", "location", "dry-run",
 }  # fmt: skip
+_BOTH_WAYS = frozenset({"channel", "content-type", "dry-run", "location", "timeout"})
 # Facts of one HTTP hop, or secrets of a browser: they say nothing about the signal.
 _TRANSPORT = {
     "raw-request-uri", "cache-control", "connection", "timeout-access", "accept-encoding",
@@ -76,6 +76,8 @@ _TRANSPORT = {
 }  # fmt: skip
 NOT_CARRIED = frozenset(_READ_ONLY | _WRITE_ONLY | _INTERNAL | _INTERPRETED | _TRANSPORT)
 """Incoming header names that do not travel on with the signal as they are."""
+_NOT_CARRIED_FAMILIES = ("sec-", "divert-", "ditto-pre-defined-extra-fields")
+"""How more such names begin (spec websocket-... 1.9)."""
 
 
 def travels(name: str) -> bool:
@@ -83,7 +85,15 @@ def travels(name: str) -> bool:
 
     Unknown names do; facts of the transport (``host``, ``cookie`` ...) do not.
     """
-    return name not in NOT_CARRIED and not name.startswith("sec-")
+    return name not in NOT_CARRIED and not name.startswith(_NOT_CARRIED_FAMILIES)
+
+
+def comes_along(name: str) -> bool:
+    """Whether a header of an ack or a response is shown to the requester (spec 1.8, 4).
+
+    Beside what travels, these are the known ones that clients may both send and see.
+    """
+    return name in _BOTH_WAYS or travels(name)
 
 
 # --- single values ---------------------------------------------------------------------------
@@ -238,6 +248,15 @@ class Setter(Enum):
         self.implicit = implicit
         self.negated = negated
         self.bound = bound
+
+
+def aggregates(setter: Setter, labels: Iterable[str]) -> bool:
+    """Whether acks are collected for a command with these ``labels`` after defaulting (spec 3).
+
+    The built-in label of the other channel is none that it could ever get.
+    """
+    foreign = LIVE_RESPONSE if setter is Setter.TWIN_MODIFY else TWIN_PERSISTED
+    return any(label != foreign for label in labels)
 
 
 @dataclass(frozen=True, slots=True)

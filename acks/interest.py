@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from acks.document import parse_pointer
+from acks.document import is_namespace, parse_pointer
 from acks.envelopes import topic_of
 from acks.errors import GatewayError
 from acks.facts import MISSING, ThingFacts, descend
@@ -25,9 +25,22 @@ from acks.topic import parse_topic
 
 Path = tuple[str, ...]
 _CHANGES = frozenset({EVENT, LIVE_EVENT, COMMAND})
+_FEATURE, _THING = "feature:id", "thing:"
 _FEATURE_ID = re.compile(r"\{\{\s*feature:id\s*\}\}")
 MAX_FIELDS = 2000
 """Fields that a selector may come to when ``{{feature:id}}`` stands for several features."""
+
+
+def read_namespaces(text: str, refusal: Callable[[str], GatewayError]) -> frozenset[str]:
+    """The namespaces of a list with commas, empty for all of them (spec websocket-... 1.2).
+
+    Raises what ``refusal`` makes of the reason why it is none.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not is_namespace(name):
+            raise refusal(f"'{name[:64]}' in the parameter 'namespaces' is no namespace.")
+    return frozenset(names)
 
 
 # --- filters
@@ -37,11 +50,14 @@ class SignalFacts:
     """What a filter sees of a signal: what it changes, then the extra fields, and placeholders.
 
     ``value`` is that of the signal, ABSENT without one; that of a message is no part of a thing.
+    ``of_target``: the filter is that of a connection's target, which knows more placeholders.
     """
 
-    __slots__ = ("_changed", "_extra", "_meta", "_names")
+    __slots__ = ("_changed", "_extra", "_meta", "_names", "_of_target", "_value")
 
-    def __init__(self, meta: EntryMeta, value: Any, extra: JsonObject) -> None:
+    def __init__(
+        self, meta: EntryMeta, value: Any, extra: JsonObject, of_target: bool = False
+    ) -> None:
         document: Any = {}
         if value is not ABSENT and meta.kind in _CHANGES:
             document = value
@@ -56,6 +72,8 @@ class SignalFacts:
         self._changed = ThingFacts(document if isinstance(document, dict) else {}, special)
         self._extra = extra
         self._meta = meta
+        self._value = value
+        self._of_target = of_target
         self._names: dict[str, str] | None = None
 
     def find(self, path: Path) -> Any:
@@ -63,27 +81,47 @@ class SignalFacts:
         found = self._changed.find(path)
         return descend(self._extra, path) if found is MISSING else found
 
-    def placeholder(self, name: str) -> str | None:
-        """What ``topic:``, ``entity:`` or ``resource:`` stands for; all others are absent (6.2)."""
+    def placeholder(self, name: str) -> str | list[str] | None:
+        """What ``topic:``, ``entity:`` or ``resource:`` stands for; others are absent (6.2).
+
+        For targets ``thing:`` is known, too, and ``feature:id``, which may be several.
+        """
         if self._names is None:
             topic = topic_of(self._meta)
             self._names = signal_placeholders(topic, parse_topic(topic), self._meta.path)
+        if self._of_target:
+            if name == _FEATURE:
+                return list(features_of(self._meta, lambda: self._value)) or None
+            if name.startswith(_THING):
+                return self._names.get(f"entity:{name.removeprefix(_THING)}")
         return self._names.get(name)
 
 
 def fits(
-    predicate: Predicate, meta: EntryMeta, value: Any, extra: JsonObject | None, now: datetime
+    predicate: Predicate,
+    meta: EntryMeta,
+    value: Any,
+    extra: JsonObject | None,
+    now: datetime,
+    *,
+    of_target: bool = False,
 ) -> bool:
-    """Whether a signal fits a filter at ``now`` (aware); no if that is too much to find out."""
+    """Whether a signal fits a filter at ``now`` (aware); no if that is too much to find out.
+
+    ``of_target``: the filter of a connection's target.
+    """
     try:
-        return matches(predicate, SignalFacts(meta, value, extra or {}), now)
+        return matches(predicate, SignalFacts(meta, value, extra or {}, of_target), now)
     except GatewayError:
         return False
 
 
-def looks_at_things(predicate: Predicate) -> bool:
-    """Whether it takes more than the placeholders to evaluate a filter."""
-    return any(leaf.property.partition(":")[0] not in PREFIXES for leaf in leaves(predicate))
+def looks_at_things(predicate: Predicate, *, of_target: bool = False) -> bool:
+    """Whether it takes more than the placeholders to evaluate a filter, with :func:`fits`."""
+    return any(
+        leaf.property.partition(":")[0] not in PREFIXES or (of_target and leaf.property == _FEATURE)
+        for leaf in leaves(predicate)
+    )
 
 
 # --- extra fields

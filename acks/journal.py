@@ -117,6 +117,11 @@ def leases_key(prefix: str) -> str:
     return f"{prefix}:{{labels}}:leases"
 
 
+def groups_key(prefix: str) -> str:
+    """Key of the hash label group -> its labels, sorted, with commas."""
+    return f"{prefix}:{{labels}}:groups"
+
+
 def group_channel(prefix: str) -> str:
     """Pub/sub channel on which every node hears that label groups have changed."""
     return f"{prefix}:{{labels}}:version"

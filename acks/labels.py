@@ -12,7 +12,7 @@ LIVE_RESPONSE = "live-response"
 SEARCH_PERSISTED = "search-persisted"
 BUILT_IN = frozenset({TWIN_PERSISTED, LIVE_RESPONSE, SEARCH_PERSISTED})
 
-_LABEL = re.compile(r"(?:\{\{\s*[a-z]+:[a-z]+\s*\}\}:)?[a-zA-Z0-9\-_:]{3,165}")
+_LABEL = re.compile(r"(?:\{\{\s*[a-z]+:[a-z]+\s*\}\}:)?[a-zA-Z0-9\-_:]{3,165}", re.ASCII)
 
 
 def is_label(text: str) -> bool:

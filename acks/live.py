@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from acks.document import MAX_ID_LENGTH, format_pointer, parse_pointer
 from acks.errors import GatewayError, error
-from acks.headers import AckOptions
+from acks.headers import AckOptions, Setter, aggregates
 from acks.journal import COMMAND, LIVE_EVENT, MESSAGE, EntryMeta
 from acks.labels import LIVE_RESPONSE
 from acks.policy import Path, message_parts
@@ -47,8 +47,9 @@ class LiveResponse(NamedTuple):
 
 def awaited(options: AckOptions) -> tuple[str, ...]:
     """The labels that a live signal waits for: without ack requests the one response (spec 3)."""
-    if options.requested_acks or not options.response_required:
-        return options.requested_acks
+    acks = options.requested_acks
+    if not options.response_required or aggregates(Setter.LIVE, acks):
+        return acks
     return (LIVE_RESPONSE,)
 
 

@@ -62,6 +62,11 @@ def read_content_type(text: str | None) -> ContentType:
     return ContentType(Form.BINARY, text)
 
 
+def is_protocol_type(text: object) -> bool:
+    """Whether a content type is that of Ditto Protocol itself, whatever its parameters."""
+    return isinstance(text, str) and text.partition(";")[0].strip().lower() == _DITTO_TYPE
+
+
 def body_of(payload: Any, content_type: ContentType) -> Any:
     """A payload of an envelope as the body of an answer: bytes, or a JSON value to be encoded.
 

@@ -16,10 +16,11 @@ _UNITS = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
     "w": timedelta(days=7),
-    "mo": timedelta(days=30),
-    "y": timedelta(days=365),
+    "mo": timedelta(seconds=2_629_746),
+    "y": timedelta(seconds=31_556_952),
 }
-_MAX_OFFSET = timedelta(days=365 * 1000)
+"""As long as in other durations: a month and a year are mean ones (spec acks-and-http 2.1)."""
+_MAX_OFFSET = 1000 * _UNITS["y"]
 """Farther from now the calendar of ISO instants may end."""
 _UNIT = "|".join(sorted(_UNITS, key=len, reverse=True))
 _TIME = re.compile(
@@ -70,8 +71,8 @@ def resolve_time(name: str, now: datetime) -> str | None:
     """What ``time:<name>`` is at ``now`` (an aware datetime); None if there is no such name.
 
     ``now`` or ``now_epoch_millis``, an offset such as ``-2h``, and in brackets the unit to cut it
-    down to, in UTC: ``[w]`` is Monday (spec websocket-... 6.3). A month counts as 30 days and a
-    year as 365.
+    down to, in UTC: ``[w]`` is Monday (spec websocket-... 6.3). An offset in months or years is in
+    mean ones: a twelfth of 365.2425 days, and those.
     """
     offset = _offset(name)
     if offset is None:

@@ -109,9 +109,15 @@ def tags_match(given: tuple[str, ...], current: str) -> bool:
 
     A weak current tag is compared weakly, a strong one strongly (spec acks-and-http 9.2).
     """
-    if current.startswith("W/"):
-        return any(tag == "*" or _opaque(tag) == _opaque(current) for tag in given)
-    return "*" in given or current in given
+    weakly = current.startswith("W/")
+    return any(tag == "*" or same_tag(tag, current, weakly=weakly) for tag in given)
+
+
+def same_tag(one: str, other: str, *, weakly: bool) -> bool:
+    """Whether two tags are equal; a strong comparison takes two strong ones (RFC 9110, 8.8.3.2)."""
+    if weakly:
+        return _opaque(one) == _opaque(other)
+    return one == other and not one.startswith("W/")
 
 
 def check_tags(

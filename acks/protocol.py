@@ -6,6 +6,9 @@ from typing import Any
 
 from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
+from acks.frame_head import as_text, check_array
+from acks.header_values import check_values
+from acks.headers import comes_along, travels
 from acks.labels import BUILT_IN, is_label
 from acks.live import LiveResponse
 from acks.signals import Acknowledgement
@@ -29,7 +32,7 @@ def read_topic(envelope: Any) -> Topic:
     """The topic of a parsed frame.
 
     Raises ``json.format.invalid`` if the frame is no envelope, ``json.field.missing`` without a
-    topic, ``protocoladapter:unknown.topicpath``.
+    topic, ``protocoladapter:unknown.topicpath``, and what is wrong with headers before that.
     """
     if not isinstance(envelope, dict):
         raise error("json.format.invalid", reason="A Ditto Protocol message is a JSON object.")
@@ -38,7 +41,44 @@ def read_topic(envelope: Any) -> Topic:
         raise error("json.field.missing", field="/topic")
     if not isinstance(topic, str):
         raise error("json.format.invalid", reason="The field 'topic' must be a string.")
-    return parse_topic(topic)
+    try:
+        return parse_topic(topic)
+    except GatewayError:
+        _sent_along(envelope)  # bad headers are told first (spec 5.4)
+        raise
+
+
+def _sent_along(envelope: Envelope) -> dict[str, str]:
+    """The headers of an ack or a response that its requester is to see, as text (spec 1.4, 4).
+
+    Names that are not known keep their case. Raises ``header.invalid``, ``timeout.invalid`` for
+    values that a known header cannot have.
+    """
+    known: dict[str, str] = {}
+    shown: dict[str, str] = {}
+    headers = envelope.get("headers")
+    if headers is not None and not isinstance(headers, dict):
+        raise error("json.format.invalid", reason="The field 'headers' must be a JSON object.")
+    for given, value in (headers or {}).items():
+        name = given.lower()
+        if value is None or name == "correlation-id":
+            continue
+        text = value if type(value) is str else as_text(value)
+        if name == "requested-acks":
+            if type(value) is not list:
+                check_array(text)
+            continue  # an ack asks for none: its labels are nobody's business
+        known[name] = text
+        if comes_along(name):
+            shown[given if travels(name) else name] = text
+    check_values(known)
+    return shown
+
+
+def _correlation_id(headers: dict[str, Any]) -> str:
+    """Takes it out of the headers; a missing one reads as ""."""
+    given = headers.pop("correlation-id", "")
+    return given if isinstance(given, str) else as_text(given)
 
 
 def is_response(envelope: Envelope, topic: Topic) -> bool:
@@ -54,9 +94,12 @@ def is_response(envelope: Envelope, topic: Topic) -> bool:
 def read_response(envelope: Envelope, topic: Topic) -> LiveResponse:
     """Read a subscriber's answer to a live signal. A missing correlation-id reads as "".
 
-    Raises ``protocoladapter:unknown.topicpath`` for a status that is none.
+    Raises ``protocoladapter:unknown.topicpath`` for a status that is none, ``header.invalid`` and
+    ``timeout.invalid`` for bad headers.
     """
     headers = read_headers(envelope)
+    correlation_id = _correlation_id(headers)
+    shown = _sent_along(envelope) if headers else {}
     status = envelope["status"]
     if type(status) is not int or not 100 <= status <= 599:
         raise error(
@@ -70,10 +113,10 @@ def read_response(envelope: Envelope, topic: Topic) -> LiveResponse:
         topic.criterion,
         topic.action,
         path if isinstance(path, str) else "",
-        str(headers.pop("correlation-id", "")),
+        correlation_id,
         status,
         envelope.get("value"),
-        headers,
+        shown,
     )
 
 
@@ -83,6 +126,8 @@ def read_ack(envelope: Envelope, topic: Topic, declared: frozenset[str]) -> Ackn
     ``declared`` are the labels the session owns. A missing correlation-id reads as "".
     """
     headers = read_headers(envelope)
+    correlation_id = _correlation_id(headers)
+    shown = _sent_along(envelope) if headers else {}
     status = envelope.get("status")
     if type(status) is not int or not 100 <= status <= 599 or not topic.action:
         raise error(
@@ -93,15 +138,19 @@ def read_ack(envelope: Envelope, topic: Topic, declared: frozenset[str]) -> Ackn
     label = topic.action
     if label not in declared or label in BUILT_IN:
         raise _not_issuable(label)
-    correlation_id = headers.pop("correlation-id", "")
     return Acknowledgement(
-        label,
-        topic.thing_id,
-        correlation_id if isinstance(correlation_id, str) else str(correlation_id),
-        status,
-        envelope.get("value"),
-        headers,
+        label, topic.thing_id, correlation_id, status, envelope.get("value"), shown
     )
+
+
+def is_weak_built_in(envelope: Envelope, topic: Topic) -> bool:
+    """Whether a frame is a weak ack of a built-in label: nobody minds it (spec websocket-... 1.4).
+
+    Raises ``json.format.invalid`` as :func:`read_headers`.
+    """
+    if topic.action not in BUILT_IN:
+        return False
+    return str(read_headers(envelope).get("ditto-weak-ack", "")).lower() == "true"
 
 
 def _not_issuable(label: str) -> GatewayError:

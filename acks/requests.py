@@ -17,6 +17,7 @@ from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
 from acks.fields import parse_fields
 from acks.frame_head import FrameHead, as_text
+from acks.header_values import check_values
 from acks.headers import AckOptions
 from acks.live import parse_address
 from acks.payloads import MAX_MESSAGE_BYTES, Form, check_size, read_content_type
@@ -172,6 +173,7 @@ def read_message(
     timestamp: str,
 ) -> Live:
     """A frame that is a message; ``timestamp`` is now. Raises GatewayError."""
+    check_values(head.known)
     thing_id, path = check_thing_id(topic.thing_id), _path_text(envelope)
     address = parse_address(thing_id, path)
     if address is None or address.subject != topic.action:
@@ -222,6 +224,7 @@ def read_live_event(
 
     Raises GatewayError.
     """
+    check_values(head.known)
     thing_id, path = check_thing_id(topic.thing_id), read_part(envelope)
     action = _EVENTS.get(topic.action)
     if action is None:

@@ -84,7 +84,8 @@ Predicate = Comparison | Presence | Logic
 # --- parsing -----------------------------------------------------------------------------------
 
 _ESCAPED = r"(?:[%s\\/bfnrt]|u[0-9A-Fa-f]{4})"
-_SPACE = re.compile(r"[ \n\r\t\f]*")
+_BLANKS = " \n\r\t\f"
+_SPACE = re.compile(f"[{_BLANKS}]*")
 _OPERATOR = re.compile(r"(eq|ne|gt|ge|lt|le|like|ilike|in|and|or|not|exists|empty)\(")
 _PROPERTY = re.compile(rf'(?:[^,)"\\]++|\\{_ESCAPED % chr(34)})*+')
 _TEXTS = {
@@ -227,7 +228,7 @@ class _Parser:
             found = _PROPERTY.match(self.text, self.at)
             assert found is not None
             self.at = found.end()
-            value = Time(found[0].removeprefix("time:"))
+            value = Time(found[0].removeprefix("time:").rstrip(_BLANKS))
         else:
             quoted = _TEXTS.get(self.text[self.at : self.at + 1])
             found = self.take(quoted) if quoted else None

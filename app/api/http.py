@@ -34,7 +34,7 @@ _SHOWN = {
         "location", "traceparent", "tracestate", "etag", "ditto-originator", "ditto-metadata",
         "ditto-weak-ack", "live-channel-condition-matched", "historical-headers",
         "entity-revision", "www-authenticate", "retry-after", "preference-applied",
-        "allow", "link",
+        "allow", "link", "ditto-connection-id", "diverted-response-from-connection",
     )
 }  # fmt: skip
 """Headers that an HTTP answer may carry (spec acks-and-http 1.8: only known ones)."""
@@ -86,7 +86,7 @@ class RequestHead:
             else:
                 name = raw_name.decode("latin-1")
                 if travels(name):
-                    self.carried[name] = raw_value.decode("latin-1")
+                    self._carry(name, raw_value.decode("latin-1"))
         query = scope["query_string"]
         if query:
             size += len(query) - self._read_query(query, scope)
@@ -108,6 +108,12 @@ class RequestHead:
         head.authorization, head.given = self.authorization, self.given
         head.correlation_id = self.given or new_correlation_id()
         return head
+
+    def _carry(self, name: str, value: str) -> None:
+        """Take in a header that travels; a second one would be lost, so it is refused (1.5)."""
+        if name in self.carried:
+            raise error("gateway:duplicate.header.field", header=name)
+        self.carried[name] = value
 
     def _read_query(self, query: bytes, scope: Scope) -> int:
         """Take in the query; returns how many characters of it are a token, which do not count."""

@@ -161,5 +161,5 @@ async def test_weak(given: Json, expected: Json) -> None:
     topic = "ns/t/things/twin/events/modified"
     assert await subscriber.got(meta(topic, "/", requested, ("other",)), {}) == []
     assert [ack.label for ack in subscriber.acks] == expected["weak_acks"]
-    assert {ack.payload for ack in subscriber.acks} == {WEAK_UNSUBSCRIBED}
+    assert all(ack.payload == WEAK_UNSUBSCRIBED for ack in subscriber.acks)
     assert not set(expected["none_for"]) & {ack.label for ack in subscriber.acks}

@@ -10,7 +10,7 @@ import pytest
 from acks.aggregator import Aggregator, combined_status
 from acks.envelopes import WEAK_FILTERED, WEAK_UNSUBSCRIBED
 from acks.errors import GatewayError
-from acks.headers import AckOptions
+from acks.headers import AckOptions, Setter, aggregates
 from acks.journal import ANNOUNCEMENT, COMMAND, EVENT, MESSAGE, EntryMeta
 from acks.labels import custom
 from acks.live import LiveResponse, awaited, mismatch, parse_channel, parse_timeout_strategy
@@ -163,8 +163,11 @@ def test_same_correlation_id_twice(given: Json, expected: Json) -> None:
     [p for p in load("channel-start") if p.values[0]["command"].split()[0] in ("live", "message")],
 )
 def test_channel_start(given: Json, expected: Json) -> None:
-    options = AckOptions(tuple(given["requested-acks (after defaulting)"]), True, 1000)
-    assert bool(awaited(options)) == expected["aggregationStarted"]
+    acks = tuple(given["requested-acks (after defaulting)"])
+    started = aggregates(Setter.LIVE, acks)
+    assert started == expected["aggregationStarted"]
+    # Without an aggregate the one response is waited for.
+    assert awaited(AckOptions(acks, True, 1000)) == (acks if started else ("live-response",))
 
 
 _HEADERS = {"channel": parse_channel, "live-channel-timeout-strategy": parse_timeout_strategy}

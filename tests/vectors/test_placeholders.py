@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from app.jwt_tokens import subjects_of
+from connections.placeholders.lookups import PREFIXES
 from connections.placeholders.templates import parse_pipeline, parse_template
 from tests.vectors import load
 
 
 @pytest.mark.parametrize(("given", "expected"), load("fn.filter"))
 def test_filter(given: dict[str, Any], expected: list[str]) -> None:
-    prefixes = frozenset({"header", "feature"})
-    pipeline = parse_pipeline(f"fn:filter{given['args']}", prefixes)
+    pipeline = parse_pipeline(f"fn:filter{given['args']}", PREFIXES)
     context = given["context"]
     values = pipeline.resolve(
         lambda prefix, name: context.get(f"{prefix}:{name}", []), tuple(given["pipeline_input"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from acks.audience import readable
 from acks.document import parse_pointer
 from acks.facts import descend
 from acks.policy import READ, Policy, split_resource
@@ -47,6 +48,6 @@ def test_accessible_paths(given: Json, expected: Json) -> None:
 def test_event_of_a_partial_reader(given: Json, expected: Json) -> None:
     policy = reader("s", [f"thing:{path}" for path in given["accessible_paths"]], [])
     path = parse_pointer(given["event_path"])
-    assert policy.view(("s",), "thing", path, given["value"]) == (
+    assert readable(policy, ("s",), path, given["value"]) == (
         ABSENT if expected == {} else expected
     )

@@ -22,7 +22,7 @@ from acks.headers import (
     visible_acks,
 )
 from acks.labels import check_labels, custom
-from acks.policy import Policy
+from acks.policy import Policy, split_resource
 from acks.protocol import read_ack, read_topic
 from acks.signals import Acknowledgement, Response
 from tests.vectors import load
@@ -229,8 +229,7 @@ def test_http_outcome(given: Json, expected: Json) -> None:
 @pytest.mark.parametrize(("given", "expected"), load("policy.permission"))
 def test_policy(given: Json, expected: bool) -> None:
     policy = Policy(given["policy"])
-    kind, _, text = given["resource"].partition(":")
-    path = tuple(part for part in text.split("/") if part)
+    kind, path = split_resource(given["resource"])
     partial = given["check"] != "unrestricted"
     allowed = all(
         policy.may(tuple(given["subjects"]), permission, kind, path, partial)
