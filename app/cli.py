@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 
 from app.cli_connections import connections
+from app.cli_operator import USAGE_ERROR, fail
 from app.cli_search import search
 from app.cli_spark import spark
 
@@ -20,18 +21,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-USAGE_ERROR = 2
-"""Exit code for everything that the caller can put right."""
-
 
 def _say(kind: str, text: str) -> None:
     click.echo(f"ackgate: {kind}: {text}", err=True)
-
-
-def _fail(*problems: str) -> NoReturn:
-    for problem in problems:
-        _say("error", problem)
-    sys.exit(USAGE_ERROR)
 
 
 def _load(options: dict[str, Any], config: Path | None) -> Loaded:
@@ -41,7 +33,7 @@ def _load(options: dict[str, Any], config: Path | None) -> Loaded:
     try:
         return load(options, config)
     except SettingsError as wrong:
-        _fail(*wrong.problems)
+        fail(USAGE_ERROR, *wrong.problems)
 
 
 _CONFIG = click.option(
@@ -93,7 +85,7 @@ def serve(config: Path | None, **options: Any) -> None:
     try:
         loaded.settings.check_safe()
     except UnsafeSettings as unsafe:
-        _fail(*(f"refusing to start: {reason}" for reason in unsafe.problems))
+        fail(USAGE_ERROR, *(f"refusing to start: {reason}" for reason in unsafe.problems))
     import structlog
 
     from app.main import StartupError, run
@@ -108,7 +100,7 @@ def serve(config: Path | None, **options: Any) -> None:
     try:
         run(loaded.settings)
     except StartupError as problem:
-        _fail(str(problem))
+        fail(USAGE_ERROR, str(problem))
 
 
 @main.group("config")
@@ -190,7 +182,7 @@ def hash_password() -> None:
     try:
         click.echo(bcrypt_form(password))
     except CredentialsError as wrong:
-        _fail(str(wrong))
+        fail(USAGE_ERROR, str(wrong))
 
 
 @main.command()
@@ -201,7 +193,7 @@ def demo() -> None:
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] in ("app", "acks", "connections"):
             raise
-        _fail(f"the demo needs {missing.name}: pip install 'ackgate[demo]'")
+        fail(USAGE_ERROR, f"the demo needs {missing.name}: pip install 'ackgate[demo]'")
     sys.exit(run_demo())
 
 
@@ -238,14 +230,14 @@ def subscribe(
     try:
         value = None if payload is None else json.loads(payload)
     except ValueError as problem:
-        _fail(f"--payload is not JSON: {problem}")
+        fail(USAGE_ERROR, f"--payload is not JSON: {problem}")
     name, _, password = user.partition(":")
     answer = None if silent else status
     wanted = Wanted(url, name, password, labels, answer, value, messages, group)
     try:
         asyncio.run(listen(wanted, click.echo))
     except SubscriberFailed as problem:
-        _fail(str(problem))
+        fail(USAGE_ERROR, str(problem))
     except KeyboardInterrupt:
         sys.exit(0)
 

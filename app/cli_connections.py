@@ -106,7 +106,8 @@ def _checked(document: object) -> Connection:
     from uuid import uuid4
 
     from acks.errors import GatewayError
-    from connections.documents.validation import DRY_RUN, check_connection
+    from connections.documents.validation import check_connection
+    from connections.model import DRY_RUN
 
     try:
         return check_connection(document, f"{uuid4()}{DRY_RUN}")[1]

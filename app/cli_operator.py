@@ -1,4 +1,4 @@
-"""What commands share that ask a running gateway as an operator."""
+"""What commands share: how they fail, and how they ask a running gateway as an operator."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 USAGE_ERROR = 2
+"""Exit code for everything that the caller can put right."""
 TIMEOUT_S = 30.0
 """For an answer of the gateway, which itself takes up to 10 s to try a connection."""
 

@@ -302,7 +302,7 @@ def _subscription(kind: str, topics: list[Topic]) -> Subscription:
     if len(texts) > 1:
         wanted = "" if "" in texts else f"or({wanted})"
     predicate = parse_checked(wanted, EVENT_PREFIXES) if wanted else None
-    return Subscription(namespaces, predicate, _extra(topics))
+    return Subscription(namespaces, predicate, _extra(topics), of_target=True)
 
 
 def _filter_of(topic: Topic, *, alone: bool) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import structlog
 
+from acks.declared import why_taken
 from acks.errors import error
 from acks.journal import EVENT
 from app.crew import Crew
@@ -83,7 +84,16 @@ class Entrance:
             reason = "The labels cannot be claimed in the store."
             raise error("gateway:service.unavailable", reason=reason) from problem
         if taken is not None:
-            raise error("acknowledgement:label.not.unique")
+            description = await self._why_taken(session, taken) if group else None
+            raise error("acknowledgement:label.not.unique", description=description)
+
+    async def _why_taken(self, session: Session, taken: str) -> str | None:
+        """What keeps a member out of its group; None if the store does not tell any more."""
+        try:
+            shared = await self._registry.list.shared(session.group)
+        except (StoreUnavailable, StoreError):
+            return None
+        return why_taken(session.group, sorted(session.declared), shared, taken)
 
     def _forget(self, session: Session) -> None:
         self._sessions.remove(session)

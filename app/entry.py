@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -11,6 +12,13 @@ from acks.audience import may_know, readable, rights
 from acks.document import parse_pointer
 from acks.journal import EntryMeta
 from acks.resources import ABSENT
+
+
+@lru_cache(maxsize=4096)
+def headers_of(text: bytes) -> dict[str, Any]:
+    """An entry's headers; most entries of a requester have the same ones. Not to be changed."""
+    headers: dict[str, Any] = orjson.loads(text)
+    return headers
 
 
 class Part:

@@ -19,9 +19,10 @@ from acks.journal import ASYNC, EntryMeta, journal_key
 from acks.signals import Acknowledgement
 from app.offers import Verdict
 from app.session import Session
-from app.sessions import WEAK, SendAck, Sessions, weak_headers
+from app.sessions import SendAck, Sessions
 from app.store.instant import now_ms
 from app.store.redis_client import Redis, Reply, StoreError
+from app.weak_acks import WEAK, weak_headers
 
 log = structlog.get_logger(__name__)
 

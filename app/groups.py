@@ -32,7 +32,7 @@ from acks.journal import ASYNC, group_channel, shard_of
 from acks.signals import Acknowledgement, Command, Live
 from app.group_members import Members, Share
 from app.offers import Verdict
-from app.sessions import WEAK, SendAck
+from app.sessions import SendAck
 from app.store.instant import now_ms
 from app.store.label_list import LabelList
 from app.store.redis_client import (
@@ -43,6 +43,7 @@ from app.store.redis_client import (
     Subscriber,
 )
 from app.store.requests import RequestStore
+from app.weak_acks import WEAK
 
 log = structlog.get_logger(__name__)
 

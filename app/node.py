@@ -49,7 +49,8 @@ from app.store.connections import ConnectionStore
 from app.store.journal import JournalTail
 from app.store.labels import LabelRegistry
 from app.store.layout import check_durability, check_layout, store_id
-from app.store.policies import PolicyChanges, PolicyStore
+from app.store.policies import PolicyStore
+from app.store.policy_changes import PolicyChanges
 from app.store.redis_client import Redis, RedisAddress
 from app.store.requests import RequestStore
 from app.store.twins import TwinStore

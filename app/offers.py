@@ -269,7 +269,8 @@ class _Offer:
             return True
         # The payload of a message is no part of a thing.
         value = ABSENT if wanted.early or meta.kind == MESSAGE else part.parsed()
-        return fits(wanted.filter, meta, value, extra, datetime.now(UTC))
+        now = datetime.now(UTC)
+        return fits(wanted.filter, meta, value, extra, now, of_target=wanted.of_target)
 
     def _extra(
         self, part: Part, twin: Snapshot | None, policy: JsonObject | None

@@ -41,12 +41,14 @@ class Subscription:
     """What a session wants of a signal type: namespaces, empty for all of them.
 
     ``filter`` is what a signal has to fit (``parse_checked(text, EVENT_PREFIXES)``),
-    ``extra_fields`` what of the twin goes along with it (spec websocket-... 1.2).
+    ``extra_fields`` what of the twin goes along with it (spec websocket-... 1.2). ``of_target``:
+    the filter is that of a connection's target (6.2).
     """
 
     namespaces: frozenset[str] = frozenset()
     filter: Predicate | None = None
     extra_fields: Selector | None = None
+    of_target: bool = False
     plain: bool = field(init=False)  # signals are sent as they are
     weight: int = field(init=False)  # comparisons of the filter
     early: bool = field(init=False)  # the filter can be evaluated without extra fields
@@ -54,7 +56,9 @@ class Subscription:
     def __post_init__(self) -> None:
         self.plain = self.filter is None and self.extra_fields is None
         self.weight = 0 if self.filter is None else sum(1 for _ in leaves(self.filter))
-        self.early = self.filter is not None and not looks_at_things(self.filter)
+        self.early = self.filter is not None and not looks_at_things(
+            self.filter, of_target=self.of_target
+        )
 
     def covers(self, thing_id: str) -> bool:
         """Whether the thing is in a namespace that is wanted."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import orjson
 import structlog
 
-from acks.envelopes import WEAK_FILTERED, WEAK_UNSUBSCRIBED, event_envelope
+from acks.envelopes import event_envelope
 from acks.errors import GatewayError
 from acks.headers import visible_acks
 from acks.journal import EVENT, EntryMeta
@@ -18,30 +17,17 @@ from acks.signals import Acknowledgement
 from app.crew import WEAK as CREW_WEAK
 from app.crew import Crew, failed_ack
 from app.enrichment import Enrichment
-from app.entry import Entry
+from app.entry import Entry, headers_of
 from app.offers import Offers, OnVerdict, Verdict, awaited_of, rendered
 from app.session import Session, Subscription
+from app.weak_acks import WEAK, weak_headers
 
 log = structlog.get_logger(__name__)
-
-
-@lru_cache(maxsize=4096)
-def _headers(text: bytes) -> dict[str, Any]:
-    """An entry's headers; most entries of a requester have the same ones. Not to be changed."""
-    headers: dict[str, Any] = orjson.loads(text)
-    return headers
 
 
 SendAck = Callable[[str, Acknowledgement], None]
 OnShared = Callable[[str, list[str], EntryMeta, int, bytes, list[Any]], None]
 """Gets (group, its labels that are requested, meta, shard, entry id, fields of the entry)."""
-WEAK = {
-    Verdict.UNAUTHORIZED: WEAK_UNSUBSCRIBED,
-    Verdict.UNSUBSCRIBED: WEAK_UNSUBSCRIBED,
-    Verdict.FILTERED: WEAK_FILTERED,
-    Verdict.HIDDEN: WEAK_FILTERED,
-}
-"""Payload of the weak ack after a verdict; after all others there is none (spec 6)."""
 
 
 class Sessions:
@@ -260,7 +246,7 @@ class Sessions:
         if not asked:
             return
         raw = fields[b"h"]
-        entry = Entry(shard, entry_id, meta, _headers(raw), fields.get(b"v"))
+        entry = Entry(shard, entry_id, meta, headers_of(raw), fields.get(b"v"))
 
         def conclude(label: str, verdict: Verdict, problem: GatewayError | None) -> None:
             if problem is None:
@@ -284,7 +270,7 @@ class Sessions:
         receivers: dict[str, Session],
     ) -> None:
         """Give it to the receivers; takes those out who do not want the namespace."""
-        headers = _headers(fields[b"h"])
+        headers = headers_of(fields[b"h"])
         raw = fields.get(b"v")
         value = None if raw is None else orjson.Fragment(raw)
         render = rendered if meta.kind else event_envelope
@@ -330,7 +316,7 @@ class Sessions:
         """
         fields_of = dict(zip(fields[::2], fields[1::2], strict=True))
         meta = EntryMeta.from_json(orjson.loads(fields_of[b"m"]))
-        entry = Entry(shard, entry_id, meta, _headers(fields_of[b"h"]), fields_of.get(b"v"))
+        entry = Entry(shard, entry_id, meta, headers_of(fields_of[b"h"]), fields_of.get(b"v"))
         self._offer(session, entry, on_verdict, redelivered)
 
     def _offer(
@@ -372,22 +358,6 @@ class Sessions:
             meta.origin,
             Acknowledgement(label, meta.thing_id, meta.correlation_id, 200, text, copied),
         )
-
-
-def weak_headers(correlation_id: str, headers: bytes, *, weak: bool = True) -> dict[str, Any]:
-    """The headers of a weak ack: an entry's, but for those that say of what kind it is.
-
-    Without ``weak`` they do not say that it is one.
-    """
-    copied = {
-        **_headers(headers),
-        "correlation-id": correlation_id,
-        "response-required": False,
-    }
-    if weak:
-        copied["ditto-weak-ack"] = True
-    copied.pop("content-type", None)
-    return copied
 
 
 def _unasked(_verdict: Verdict) -> None:

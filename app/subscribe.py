@@ -62,8 +62,8 @@ async def subscribe(wanted: Wanted, tell: Tell) -> None:
             close_timeout=1.0,
         )
     except InvalidStatus as refused:
-        body = (refused.response.body or b"").decode("utf-8", "replace")
-        raise SubscriberFailed(f"{wanted.url} refuses: {body or refused}") from refused
+        reason = _reason(bytes(refused.response.body or b""), str(refused))
+        raise SubscriberFailed(f"{wanted.url} refuses: {reason}") from refused
     except (OSError, TimeoutError, WebSocketException) as problem:
         raise SubscriberFailed(f"no connection to {wanted.url}: {problem}") from problem
     async with connection:
@@ -83,22 +83,39 @@ async def _start(connection: ClientConnection, wanted: Wanted, tell: Tell) -> No
     for command in commands:
         await connection.send(command)
         try:
-            answer = await asyncio.wait_for(connection.recv(), ANSWER_WITHIN)
+            async with asyncio.timeout(ANSWER_WITHIN):
+                # What was asked for before may come already.
+                while (answer := await connection.recv()) != f"{command}:ACK":
+                    envelope = _signal(answer)
+                    if envelope is None:
+                        reason = _reason(answer, str(answer))
+                        raise SubscriberFailed(f"{wanted.url} refuses: {reason}")
+                    await _take(connection, wanted, envelope, tell)
         except TimeoutError:
             raise SubscriberFailed(f"no answer to {command}") from None
-        if answer != f"{command}:ACK":
-            raise SubscriberFailed(f"refused: {_reason(answer)}")
     labels = ", ".join(wanted.labels) or "none"
     shared = f", shared in the group {wanted.group}" if wanted.group else ""
     tell(f"listening at {wanted.url}; labels declared: {labels}{shared}")
 
 
-def _reason(frame: str | bytes) -> str:
+def _signal(frame: str | bytes) -> dict[str, Any] | None:
+    """The envelope in a frame, None for an error, and for what is no envelope."""
     try:
-        problem = orjson.loads(frame)["value"]
-        return f"{problem['message']} ({problem['error']})"
+        envelope: dict[str, Any] = orjson.loads(frame)
+        return None if envelope["topic"].endswith("/errors") else envelope
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return str(frame)
+        return None
+
+
+def _reason(text: str | bytes, otherwise: str) -> str:
+    """An error of the gateway, bare or in an envelope, as a sentence: status, what, what to do."""
+    try:
+        problem = orjson.loads(text)
+        problem = problem.get("value", problem)
+        texts = (problem["message"], problem.get("description"))
+        return f"{problem['status']}: {' '.join(filter(None, texts))}"
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        return otherwise
 
 
 async def _take(
@@ -106,7 +123,8 @@ async def _take(
 ) -> None:
     topic, headers = envelope["topic"].split("/"), envelope["headers"]
     if topic[-1] == "errors":
-        tell(f"error    {_reason(orjson.dumps(envelope))}")
+        text = orjson.dumps(envelope).decode()
+        tell(f"error    {_reason(text, text)}")
         return
     what = orjson.dumps(envelope["value"]).decode() if "value" in envelope else ""
     again = "again, " if headers.get("ackgate-redelivered") else ""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from acks.search_options import SortKey
 from acks.search_terms import head_of
 from app.search.find import Finder, Query, check_keys
 from app.store.record import encode
-from app.store.sql.database import open_index
+from app.store.sql.database import Database, Params, Questions, T, open_index
 from app.store.sql.index_writer import Change, IndexWriter, PolicyChange, Status
 
 NOW = datetime(2024, 5, 15, 13, 47, 28, tzinfo=UTC)
@@ -107,6 +109,33 @@ class Lab:
             after = json.loads(json.dumps(first[-1].keys))
             check_keys(sort, after)
             query = replace(query, after=after)
+
+
+@contextmanager
+def asked_of(database: Database) -> Iterator[list[tuple[str, Params]]]:
+    """What searches within it ask a database: the statements with their parameters."""
+    asked: list[tuple[str, Params]] = []
+    ask = database.ask
+
+    def noted(questions: Callable[[], Questions[T]]) -> Questions[T]:
+        running = questions()
+        try:
+            question = next(running)
+            while True:
+                asked.append(question)
+                question = running.send((yield question))
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+    async def noting(questions: Callable[[], Questions[T]], timeout: float | None = None) -> T:
+        return await ask(partial(noted, questions), timeout)
+
+    database.ask = noting  # type: ignore[method-assign]
+    try:
+        yield asked
+    finally:
+        database.ask = ask  # type: ignore[method-assign]
 
 
 def rules_of(rules: Sequence[Rule]) -> JsonObject:

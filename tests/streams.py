@@ -69,9 +69,9 @@ async def reached(client: httpx.AsyncClient, path: str, **wanted: object) -> Jso
             await asyncio.sleep(0.01)
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it is so; TimeoutError after 15 s."""
-    async with asyncio.timeout(15):
+async def until(condition: Callable[[], Awaitable[bool]], deadline: float = 15.0) -> None:
+    """Ask again and again until it is so; TimeoutError after ``deadline`` seconds."""
+    async with asyncio.timeout(deadline):
         while not await condition():  # noqa: ASYNC110 - nobody here would set an event
             await asyncio.sleep(0.01)
 

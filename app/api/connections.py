@@ -33,9 +33,9 @@ from app.store.redis_client import StoreError, StoreUnavailable
 from connections.documents.hosts import check_host, destinations, literal_addresses
 from connections.documents.masking import masked, restored
 from connections.documents.reading import MAX_BYTES
-from connections.documents.validation import DRY_RUN, check_connection
+from connections.documents.validation import check_connection
 from connections.driver import OpenError
-from connections.model import Connection, Uri
+from connections.model import DRY_RUN, Connection, Uri
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,10 @@ import orjson
 from acks.bookmark import Positions, read_bookmark
 from acks.commands import check_ids, check_query
 from acks.document import MAX_DEPTH, check_thing_id
-from acks.errors import error
+from acks.errors import GatewayError, error
 from acks.fields import parse_extra_fields, parse_fields
 from acks.headers import refuse_headers
+from acks.interest import read_namespaces
 from acks.journal import EVENT, MESSAGE
 from acks.partial_thing import Path, View, event_data
 from acks.payloads import Form, read_content_type
@@ -126,15 +127,24 @@ class Events:
 
 
 def _subscription(scope: Scope, ids: frozenset[str]) -> _OfThings:
-    """What the parameters ask for; raises ``rql.expression.invalid`` and those of selectors."""
-    given = ",".join(parameters(scope, "namespaces")).split(",")
+    """What the parameters ask for.
+
+    Raises ``thing-search:search.namespaces.invalid`` as a search with this parameter,
+    ``rql.expression.invalid`` and what selectors raise.
+    """
+    namespaces = ",".join(parameters(scope, "namespaces"))
     extra = ",".join(parameters(scope, "extraFields"))
     return _OfThings(
-        frozenset(name.strip() for name in given if name.strip()),
+        read_namespaces(namespaces, _no_namespace),
         _filter(parameters(scope, "filter")),
         parse_extra_fields(extra) if extra else None,
-        ids,
+        ids=ids,
     )
+
+
+def _no_namespace(reason: str) -> GatewayError:
+    message = "The namespaces are not valid."
+    return error("thing-search:search.namespaces.invalid", message=message, reason=reason)
 
 
 def _filter(texts: list[str]) -> Predicate | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acks.errors import error
+from acks.labels import check_labels
 from app.api.auth import Principal
 from app.api.http import RequestHead, Scope, Send, send_answer
 from app.api.reception import allow, parameters
@@ -35,7 +36,7 @@ class Labels:
         if not principal.operator:
             raise error("gateway:authorization.missing")
         allow(scope["method"], path, "GET")
-        wanted = list(dict.fromkeys(parameters(scope, "label")))
+        wanted = check_labels(parameters(scope, "label"))
         try:
             rows = await self._labels.owners(wanted, MOST + 1)
         except (StoreUnavailable, StoreError) as problem:

@@ -11,6 +11,7 @@ import orjson
 
 from acks.document import check_depth, check_thing_id, invalid_json
 from acks.errors import error
+from acks.header_values import check_values
 from acks.headers import AckOptions, Setter, http_options, parse_duration_ms
 from acks.live import CLAIM, Address, check_subject, is_feature_id
 from acks.payloads import BINARY_TYPE, Form, check_size, read_content_type, value_of
@@ -157,6 +158,7 @@ def message(
 ) -> Live:
     """The message that a POST sends. Raises GatewayError for bad headers or payload."""
     known = head.known
+    check_values(known)
     options = message_options(
         known.get("requested-acks"),
         known.get("response-required"),

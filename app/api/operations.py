@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from app.api.openapi_acks import ACKS
 from app.api.openapi_answers import ETAG, LOCATION, answer, errors, json_content
 from app.api.openapi_connections import CONNECTIONS
 from app.api.openapi_parameters import parameters
@@ -343,44 +344,9 @@ def _others() -> Iterator[_Route]:
         "get",
         _operation("Policies", "get", "WhoAmI", "Who you are", params, responses),
     )
-    path = "/api/2/acks/{correlationId}"
-    responses = {
-        "200": {
-            "description": "The acknowledgements so far, and the outcome once it is there. With "
-            "`accept: text/event-stream` a stream of events, the last of them the outcome.",
-            "content": {
-                **json_content(ref("AcceptedRequest")),
-                "text/event-stream": {"schema": {"type": "string"}},
-            },
-        },
-        "204": {"description": "A stream whose client has seen all events already."},
-        **errors("Acks", 400, *_ALWAYS, 404),
-    }
-    params = parameters(path, "last-event-id", "correlation-id")
-    summary = "What became of an accepted request"
-    yield _Route(path, "get", _operation("Acks", "get", "Acks", summary, params, responses))
-    path = "/api/2/acks/labels"
-    responses = {
-        "200": {
-            "description": "All declared labels, for operators.",
-            "content": json_content(ref("DeclaredLabels")),
-        },
-        **errors("Acks", 400, *_ALWAYS, 403),
-    }
-    only = {
-        "name": "label",
-        "in": "query",
-        "description": "Of this label alone; may be repeated. Example: `my:ack`.",
-        "required": False,
-        "schema": {"type": "string"},
-    }
-    params = [only, *parameters("", "correlation-id")]
-    summary = "Who has declared which label"
-    yield _Route(path, "get", _operation("Acks", "get", "Labels", summary, params, responses))
-    yield _report()
     responses = {
         "101": {"description": "Switched to WebSocket."},
-        **errors("General", 400, 401, 404, 429, 431),
+        **errors("General", 400, 401, 404, 429, 431, 503),
     }
     summary = "Commands, events and acks in Ditto Protocol (see asyncapi.yaml)"
     params = parameters("", "declared-acks", "ack-group")
@@ -389,49 +355,13 @@ def _others() -> Iterator[_Route]:
     )
 
 
-def _report() -> _Route:
-    path = "/api/2/acks/report"
-    responses = {
-        "200": {
-            "description": "How well labels are acknowledged, for operators; from the Spark job "
-            "ack-report.",
-            "content": json_content(ref("AckReport")),
-        },
-        **errors("Acks", 400, *_ALWAYS, 403),
-    }
-    instants = (
-        ("from", "Windows that begin at this instant or later."),
-        ("to", "Windows that begin before this instant."),
-    )
-    given = [
-        {
-            "name": name,
-            "in": "query",
-            "description": f"{text} Example: `2026-01-31T12:00:00Z`.",
-            "required": False,
-            "schema": {"type": "string", "format": "date-time"},
-        }
-        for name, text in instants
-    ]
-    only = {
-        "name": "label",
-        "in": "query",
-        "description": "Of these labels alone, separated by commas. Example: `my:ack`.",
-        "required": False,
-        "schema": {"type": "string"},
-    }
-    params = [only, *given, *parameters("", "correlation-id")]
-    summary = "How well labels are acknowledged"
-    return _Route(path, "get", _operation("Acks", "get", "Report", summary, params, responses))
-
-
 def _paths() -> Json:
     paths: Json = {}
     for routes in (_things(), _messages(), _policies(), _others()):
         for path, method, operation in routes:
             operation["responses"] = dict(sorted(operation["responses"].items()))
             paths.setdefault(path, {})[method] = operation
-    return with_streams(paths | CONNECTIONS | SEARCH)
+    return with_streams(paths | ACKS | CONNECTIONS | SEARCH)
 
 
 OPERATIONS: Json = _paths()

@@ -8,7 +8,8 @@ from uuid import uuid4
 from acks.aggregator import Answer
 from acks.errors import error
 from acks.fields import Selector, parse_fields
-from acks.headers import Setter, allows_lockout, http_options, refuse_headers
+from acks.header_values import check_values
+from acks.headers import AckOptions, Setter, allows_lockout, http_options, refuse_headers
 from acks.policy_document import (
     Part,
     check_part,
@@ -75,6 +76,7 @@ class Policies:
         self, scope: Scope, receive: Receive, head: RequestHead, principal: Principal
     ) -> Answer:
         allow(scope["method"], scope["path"], "POST")
+        options = self._options(head)
         value = await self._body(receive, head)
         if isinstance(value, dict) and "policyId" in value:
             raise error("policies:id.notsettable")
@@ -82,7 +84,7 @@ class Policies:
         value = check_policy(policy_id, value, principal.subjects[0], now_ms())
         command = _command(head, principal, policy_id, (), value)
         location = f"{base_url(scope, head)}{_COLLECTION}/{policy_id}"
-        return await self._answer(head, command, location)
+        return await self._answer(head, options, command, location)
 
     async def _change(
         self,
@@ -96,6 +98,7 @@ class Policies:
         single = len(part) in (0, 2, 4)
         methods = ("GET", "PUT", "DELETE") if single else ("GET", "PUT")
         allow(scope["method"], scope["path"], *methods)
+        options = self._options(head)
         requester = principal.subjects[0]
         part = resolve_part(part, requester)
         value: object = ABSENT
@@ -107,14 +110,24 @@ class Policies:
                 value = check_policy(policy_id, value, requester, now_ms())
         command = _command(head, principal, policy_id, part, value)
         location = base_url(scope, head) + raw_path(scope)
-        return await self._answer(head, command, location)
+        return await self._answer(head, options, command, location)
 
-    async def _answer(self, head: RequestHead, command: PolicyCommand, location: str) -> Answer:
-        """Carry a change out; what is not waited for is watched for an error (spec 2.6)."""
+    def _options(self, head: RequestHead) -> AckOptions:
+        """Read the three headers of a change; raises as :func:`http_options`.
+
+        Ack requests mean nothing to policies, and their defaults do not apply (spec 2.4): they are
+        only refused with a zero timeout (2.5).
+        """
         known = head.known
-        # Ack requests mean nothing to policies, and their defaults do not apply (spec 2.4, 2.5).
+        check_values(known)
         wanted = known.get("response-required", "true")
-        options = http_options(Setter.TWIN_MODIFY, None, wanted, known.get("timeout"), *self._rules)
+        acks, timeout = known.get("requested-acks"), known.get("timeout")
+        return http_options(Setter.TWIN_MODIFY, acks, wanted, timeout, *self._rules)
+
+    async def _answer(
+        self, head: RequestHead, options: AckOptions, command: PolicyCommand, location: str
+    ) -> Answer:
+        """Carry a change out; what is not waited for is watched for an error (spec 2.6)."""
         headers = {"correlation-id": head.correlation_id, "response-required": "false"}
         wait_ms = options.timeout_ms if options.response_required else ENFORCEMENT_MS
         try:
@@ -134,6 +147,7 @@ class Policies:
         self, scope: Scope, head: RequestHead, principal: Principal, policy_id: str, part: Part
     ) -> Answer:
         known = head.known
+        check_values(known)
         if known.get("response-required") == "false":
             raise error("command.headers.invalid")
         options = http_options(Setter.TWIN_MODIFY, None, "true", known.get("timeout"), *self._rules)

@@ -24,7 +24,13 @@ from acks.frame_head import FrameHead, read_head
 from acks.headers import AckOptions
 from acks.live import LiveResponse, parse_channel
 from acks.policy_protocol import policy_error
-from acks.protocol import is_response, read_ack, read_headers, read_response
+from acks.protocol import (
+    is_response,
+    is_weak_built_in,
+    read_ack,
+    read_headers,
+    read_response,
+)
 from acks.requests import (
     Asker,
     fields_text,
@@ -123,7 +129,7 @@ class ProtocolCommands(ABC):
 
     @abstractmethod
     def _sent(self) -> None:
-        """A live event is on its way; nothing more will be heard of it."""
+        """Nothing more will be heard of a message: a live event on its way, an ignored ack."""
 
     def _take_search(
         self, topic: str, command: SearchCommand, head: FrameHead, timeout_ms: int
@@ -140,7 +146,10 @@ class ProtocolCommands(ABC):
         answer.
         """
         if topic.criterion == "acks" and topic.group != "connections":
-            self._acknowledge(read_ack(envelope, topic, self._declared))
+            if is_weak_built_in(envelope, topic):
+                self._sent()
+            else:
+                self._acknowledge(read_ack(envelope, topic, self._declared))
         elif is_response(envelope, topic):
             self._respond(read_response(envelope, topic))
         elif topic.group == "policies":

@@ -74,7 +74,7 @@ class Rest:
         app.add_exception_handler(RequestValidationError, _validation_error)
         not_ready: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
         for path, endpoint, answers in (
-            ("/health", self.health, None),
+            ("/health", self.health, not_ready),
             ("/health/live", self.live, None),
             ("/health/ready", self.ready, not_ready),
         ):
@@ -85,7 +85,7 @@ class Rest:
                 responses=answers,
                 tags=["Operations"],
             )(endpoint)
-        app.get("/metrics", tags=["Operations"], response_class=Response)(self.metrics(app))
+        app.get("/metrics", tags=["Operations"], response_class=Response)(self.metrics())
         app.get("/", response_model=About, tags=["Operations"])(self.about())
         app.get("/openapi.json", include_in_schema=False)(self.openapi(app))
         add_devops(app, self._user(), *self._index)
@@ -100,9 +100,12 @@ class Rest:
         up = all(check.status == "UP" for check in checks.values())
         return Health(status="UP" if up else "DOWN", checks=checks)
 
-    async def health(self) -> Health:
-        """Health with its checks; always 200."""
-        return self._checks()
+    async def health(self, response: Response) -> Health:
+        """Health with its checks; 503 while one of them is down (spec websocket-... 8)."""
+        health = self._checks()
+        if health.status != "UP":
+            response.status_code = 503
+        return health
 
     async def live(self) -> Health:
         """200 as long as the process answers at all."""
@@ -110,10 +113,7 @@ class Rest:
 
     async def ready(self, response: Response) -> Health:
         """200 if requests can be served, else 503: store down, starting or draining."""
-        health = self._checks()
-        if health.status != "UP":
-            response.status_code = 503
-        return health
+        return await self.health(response)
 
     def _user(self) -> Callable[[Request], Awaitable[Principal]]:
         async def user(request: Request) -> Principal:
@@ -122,7 +122,7 @@ class Rest:
 
         return user
 
-    def metrics(self, app: FastAPI) -> Callable[..., Awaitable[Response]]:
+    def metrics(self) -> Callable[..., Awaitable[Response]]:
         """The endpoint of ``/metrics``."""
         user = self._user()
 
@@ -189,10 +189,11 @@ async def _http_error(request: Request, problem: Exception) -> JSONResponse:
             request,
             error("gateway:method.notallowed", method=request.method, path=path, allowed=allowed),
         )
-    head, _, rest = path.partition("/api/")
-    version_part = rest.partition("/")[0]
-    if not head and rest and version_part != "2":
-        return _answer(request, error("api.version.notsupported", version=version_part))
+    for beginning in ("/api/", "/ws/"):
+        rest = path.removeprefix(beginning) if path.startswith(beginning) else ""
+        version_part = rest.partition("/")[0]
+        if rest and version_part != "2":
+            return _answer(request, error("api.version.notsupported", version=version_part))
     return _answer(request, error("gateway:resource.notfound", path=path))
 
 

@@ -195,7 +195,7 @@ async def _refuse(scope: Scope, send: Send, problem: GatewayError) -> None:
     """Answer an upgrade request with an error over HTTP: there is no 101 (spec 1.1)."""
     answer = error_answer(problem, correlation_id_of(scope))
     headers = [(b"content-type", b"application/json")]
-    for name in ("correlation-id", "www-authenticate"):
+    for name in ("correlation-id", "www-authenticate", "retry-after"):
         if name in answer.headers:
             value = str(answer.headers[name])
             headers.append((name.encode(), value.encode("latin-1", "replace")))

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from acks.envelopes import Envelope
 from acks.errors import GatewayError, error
+from acks.frame_head import check_array
+from acks.header_values import check_values
 from acks.headers import AckOptions, Setter, allows_lockout, http_options, refuse_headers
 from acks.policy_document import check_part, check_policy, resolve_part
 from acks.policy_protocol import (
@@ -75,6 +77,8 @@ class PolicyCommands:
     async def _carry_out(
         self, request: PolicyRequest, known: Mapping[str, str], subjects: tuple[str, ...]
     ) -> Response:
+        check_array(known.get("requested-acks", "[]"))
+        check_values(known)
         refuse_headers(known, NOT_SERVED, "Policies do not serve the header '{name}'.")
         options = self._options(known)
         if request.action == "retrieve" and not options.response_required:
@@ -87,9 +91,13 @@ class PolicyCommands:
             raise error("command.timeout", timeout_ms=wait_ms) from None
 
     def _options(self, known: Mapping[str, str]) -> AckOptions:
-        """Ack requests mean nothing to policies, and their defaults do not apply (spec 2.4)."""
+        """Ack requests mean nothing to policies, and their defaults do not apply (spec 2.4).
+
+        They are only refused with a zero timeout (2.5).
+        """
         wanted = known.get("response-required", "true")
-        return http_options(Setter.TWIN_MODIFY, None, wanted, known.get("timeout"), *self._rules)
+        acks, timeout = known.get("requested-acks"), known.get("timeout")
+        return http_options(Setter.TWIN_MODIFY, acks, wanted, timeout, *self._rules)
 
     async def _do(
         self, request: PolicyRequest, known: Mapping[str, str], subjects: tuple[str, ...]

@@ -56,7 +56,8 @@ async def subscriber(
 async def _subscribe(connection: ClientConnection, label: str, tell: Tell) -> None:
     await connection.send("START-SEND-EVENTS")
     try:
-        answer = await asyncio.wait_for(connection.recv(), ANSWER_WITHIN)
+        async with asyncio.timeout(ANSWER_WITHIN):
+            answer = await connection.recv()
     except (TimeoutError, ConnectionClosed) as problem:
         raise DemoFailed(
             f"no answer to the subscriber's START-SEND-EVENTS: {problem!r}"

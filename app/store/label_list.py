@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from acks.journal import leases_key, owners_key
+from acks.journal import groups_key, leases_key, owners_key
 from app.store.redis_client import Redis, Reply, Script, StoreError
 
 _PAGE = 1000
@@ -44,6 +44,7 @@ class LabelList:
     def __init__(self, redis: Redis, prefix: str, script: Script) -> None:
         self._redis = redis
         self._keys = (owners_key(prefix), leases_key(prefix))
+        self._groups = groups_key(prefix)
         self._script = script
 
     async def owners(self, labels: Sequence[str] = (), limit: int = 1_000_000) -> list[Owned]:
@@ -72,6 +73,11 @@ class LabelList:
                 return list(dict.fromkeys(rows))[:limit]  # a page may repeat what was on another
             assert isinstance(page[0], bytes)
             cursor = page[0]
+
+    async def shared(self, group: str) -> tuple[str, ...]:
+        """The labels of a group, none if there is no such group. Raises as :meth:`groups`."""
+        found = await self._redis.call("HGET", self._groups, group)
+        return tuple(text(found).split(",")) if found else ()
 
     async def groups(self, version: str) -> Groups:
         """The groups, unless they still are as they were at ``version``.

@@ -104,7 +104,7 @@ class TwinStore:
         self._tags = map(
             f"{node[:8]:0>8}{{:012x}}".format, count(time.time_ns() // 1_000_000 & 0xFFFFFFF)
         )
-        self._originators: dict[str, bytes] = {}
+        self._originators: dict[tuple[str, bool], bytes] = {}  # with whether no acks are wanted
         self.on_written: OnWritten = _unheeded
         self.conflicts = 0
 
@@ -205,6 +205,21 @@ class TwinStore:
             lane.waiting.append(op)
             if not lane.flying:
                 self._load(thing_id, lane)
+
+    def withdraw(self, origin: str) -> None:
+        """Carry out no more of what this origin has submitted than what is on its way.
+
+        That is not tried again if others have changed the thing meanwhile; nor is the rest.
+        """
+        for thing_id, lane in list(self._lanes.items()):
+            for op in lane.flying:
+                if op.command.origin == origin:
+                    op.attempts = MAX_ATTEMPTS
+            for ops in (lane.waiting, lane.refused):
+                withdrawn = [op for op in ops if op.command.origin == origin]
+                ops[:] = [op for op in ops if op.command.origin != origin]
+                for op in withdrawn:
+                    op.on_done(_unavailable(thing_id, None))
 
     def _look_again(self, lane: Lane) -> None:
         """Some policy has changed: have the lane read its state again if it may be its own."""
@@ -364,13 +379,16 @@ class TwinStore:
         return request_key(self._prefix, shard, command.correlation_id)
 
     def _entry_headers(self, command: Command, originator: str) -> bytes:
-        if command.headers:
-            return orjson.dumps({**command.headers, "ditto-originator": originator})
-        encoded = self._originators.get(originator)
+        """Headers of the event. That no acks at all are wanted is one (spec websocket-... 1.5)."""
+        known = (originator, not command.options.requested_acks)
+        encoded = None if command.headers else self._originators.get(known)
         if encoded is None:
-            encoded = orjson.dumps({"ditto-originator": originator})
-            if len(self._originators) < 10_000:
-                self._originators[originator] = encoded
+            headers: dict[str, object] = {**command.headers, "ditto-originator": originator}
+            if known[1]:
+                headers["requested-acks"] = []
+            encoded = orjson.dumps(headers)
+            if not command.headers and len(self._originators) < 10_000:
+                self._originators[known] = encoded
         return encoded
 
     def _replied(

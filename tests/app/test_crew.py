@@ -15,7 +15,7 @@ from acks.signals import Acknowledgement
 from app.crew import Crew, TargetSession, failed_ack, subscriptions_of
 from app.offers import Verdict
 from connections.model import Connection, Source, Target, Topic, Uri
-from tests.app.test_sessions import LONG, META, PART, Json, Process, got, values
+from tests.app.test_sessions import LONG, META, PART, Json, Process, got, rql, values
 
 EVENTS, MESSAGES = "_/_/things/twin/events", "_/_/things/live/messages"
 ROOM = 1_000_000
@@ -80,6 +80,22 @@ async def test_each_target_gets_what_it_wants_and_may_see() -> None:
     found = [await values(session) for session in crew.sessions.values()]
     assert found == [[{"n": 1}, {"n": 2}], [{"n": 1}], ["hello"], [], []]
     assert await values(other) == [{"n": 1}, {"n": 2}]
+
+
+async def test_filters_of_targets_know_the_thing_and_its_features() -> None:
+    process = Process()
+    crew = crew_of(
+        process,
+        target(topic(filter="and(eq(thing:id,'org.example:lamp'),eq(thing:name,'lamp'))")),
+        target(topic(filter="eq(feature:id,'a')")),
+        target(topic(filter="eq(feature:id,'c')")),
+    )
+    session = process.session(filter=rql("exists(thing:id)"))
+    process.route(META._replace(path="/features"), {"a": {}, "b": {}})
+    process.route(META._replace(path="/features/c"), {})
+    found = [await values(one) for one in crew.sessions.values()]
+    assert found == [[{"a": {}, "b": {}}, {}], [{"a": {}, "b": {}}], [{}]]
+    assert await values(session) == []
 
 
 async def test_partial_reads_are_those_of_each_target() -> None:

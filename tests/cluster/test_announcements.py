@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import redis
 from acks.journal import ANNOUNCEMENT, DEFAULT_SHARDS, due_key, journal_key, shard_of
 from tests.gateways import Gateway, Json, Subscriber, http, new_id, new_label, running
 from tests.servers import RedisServer, redis_server, wait_for
+from tests.streams import until
 
 ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 DEADLINE = 30.0
@@ -49,10 +49,10 @@ async def guests(client: httpx.AsyncClient, name: str) -> list[str]:
 
 
 async def becomes(client: httpx.AsyncClient, name: str, wanted: list[str]) -> None:
-    end = time.monotonic() + DEADLINE
-    while await guests(client, name) != wanted:
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
+    async def are_so() -> bool:
+        return await guests(client, name) == wanted
+
+    await until(are_so, DEADLINE)
 
 
 def published(store: RedisServer, name: str, prefix: str = PREFIX) -> list[Json]:

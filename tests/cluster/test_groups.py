@@ -103,18 +103,20 @@ async def test_without_a_group_labels_stay_exclusive(
 ) -> None:
     alone = new_label()
     async with members(label, group, a), Subscriber.open(a, alone):
-        for labels, name in (
-            ([label], None),
-            ([label], new_label()),
-            ([label, new_label()], group),
-            ([new_label()], group),
-            ([alone], new_label()),
-            ([label, alone], group),
+        outside, other = "has an owner outside the group", f"The group '{group}' has no label"
+        for labels, name, reason in (
+            ([label], None, "Please ensure all other subscribers"),
+            ([label], new_label(), f"'{label}' {outside}"),
+            ([label, new_label()], group, other),
+            ([new_label()], group, other),
+            ([alone], new_label(), f"'{alone}' {outside}"),
+            ([label, alone], group, f"{other} '{alone}'"),
         ):
             for gateway in (a, b):
                 async with Subscriber.open(gateway, *labels, group=name, start=None) as refused:
                     problem = await refused.error()
                     assert problem["value"]["error"] == "acknowledgement:label.not.unique"
+                    assert reason in problem["value"]["description"]
                     assert (await refused.closed())[0] == 1000
         async with Subscriber.open(b, label, group=group):
             pass

@@ -16,7 +16,7 @@ import pytest
 from tests.callers import Caller, topic_of
 from tests.gateways import Gateway, http, new_id, running, thing
 from tests.indexing import kill_indexer
-from tests.postgres import PostgresServer, postgres_binaries, postgres_server
+from tests.postgres import PostgresServer, postgres_here
 from tests.servers import RedisServer, redis_server, wait_for
 from tests.streams import put_async, reached
 
@@ -26,10 +26,7 @@ ONLY = {"requested-acks": SEARCH, "timeout": "30s"}
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    binaries = postgres_binaries()
-    if binaries is None:
-        pytest.skip("PostgreSQL is not installed here")
-    with postgres_server(binaries) as server:
+    with postgres_here() as server:
         yield server
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -265,7 +266,7 @@ def test_until_it_is_acknowledged_it_comes_again_and_the_subject_stays() -> None
         document, last = taken.document, now
         now = due(document)
         pauses.append(now - last - 10_000)
-    assert pauses[:8] == [1000, 2000, 4000, 8000, 16_000, 32_000, MAX_BACKOFF_MS, MAX_BACKOFF_MS]
+    assert pauses[:8] == [1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 128_000]
     late = at(document, now, "late")
     assert (late.expired, len(late.publications)) == (False, 1)
     settled = answered(late.document, "late", [200], now + 5)
@@ -424,6 +425,22 @@ def test_it_is_given_up_when_the_grace_is_over() -> None:
         now = due(document)
         document = at(document, now).document
     assert NOW + GRACE_MS - MAX_BACKOFF_MS - 10_000 <= now <= NOW + GRACE_MS
+
+
+@pytest.mark.parametrize("timeout", ["1ms", "10s", "60s"])
+def test_whom_nobody_hears_is_announced_more_and_more_seldom(timeout: str) -> None:
+    """Each time is an entry of the journal, for each subject: it must not push out all others."""
+    settings: Document = {"whenDeleted": True, "requestedAcks": acks("my-ack", timeout=timeout)}
+    document = changed(made(guests={"a:1": subject(None, **settings)}))
+    moments: list[int] = []
+    while due_at(document) is not None:
+        moments.append(due(document))
+        document = at(document, moments[-1]).document
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 62_000
+    assert MAX_BACKOFF_MS <= pauses[-1] <= MAX_BACKOFF_MS + 60_000
+    assert len(moments) <= 35
 
 
 def test_who_is_back_is_not_announced_any_more() -> None:

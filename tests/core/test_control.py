@@ -85,6 +85,19 @@ def test_a_wish() -> None:
     assert wish("START-SEND-MESSAGES?extraFields=&namespaces=") == Wish(frozenset(), None, None)
 
 
+@pytest.mark.parametrize("kind", ["EVENTS", "MESSAGES", "LIVE-EVENTS", "POLICY-ANNOUNCEMENTS"])
+@pytest.mark.parametrize(
+    "names", ["1bad", "org.one,1bad,2bad", "org.one, 1bad", "org..two", "a b", "org:x", "*", "ü",
+              "n" * 257],
+)  # fmt: skip
+def test_namespaces_that_are_none(kind: str, names: str) -> None:
+    problem = refused(f"START-SEND-{kind}?namespaces={names}")
+    assert (problem.status, problem.code) == (400, "gateway:websocket.command.invalid")
+    assert f"START-SEND-{kind}" in problem.message
+    wrong = "1bad" if "1bad" in names else names[:64]
+    assert problem.description == f"'{wrong}' in the parameter 'namespaces' is no namespace."
+
+
 def test_announcements_have_namespaces_alone() -> None:
     found = wish("START-SEND-POLICY-ANNOUNCEMENTS?namespaces=a.b&filter=bad(&extraFields=nothing")
     assert found == Wish(frozenset({"a.b"}), None, None)

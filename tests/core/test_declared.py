@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from acks.declared import Assignments, Order, Weak, check_group, holder_of, is_assignable
+from acks.declared import Assignments, Order, Weak, check_group, holder_of, is_assignable, why_taken
 from acks.errors import GatewayError
 from acks.journal import EntryMeta
 from acks.rotation import Rotation
@@ -47,6 +47,26 @@ def test_a_group_needs_labels() -> None:
     with pytest.raises(GatewayError) as refused:
         check_group("workers", [])
     assert "declared-acks" in (refused.value.description or "")
+    assert refused.value.message == "The group 'workers' in 'ack-group' has no labels to share."
+
+
+@pytest.mark.parametrize(
+    ("labels", "shared", "reason"),
+    [
+        (["a:b", "my:ack"], ["my:ack"], "The group 'workers' has no label 'a:b', "),
+        (["x:y"], ["a:b", "my:ack"], "The group 'workers' has no label 'x:y', "),
+        (["my:ack"], ["my:ack", "x:y"], "The group 'workers' has more labels than these, "),
+        (["my:ack"], ["my:ack"], "The label 'my:ack' has an owner outside the group 'workers'."),
+        (["my:ack"], [], "The label 'my:ack' has an owner outside the group 'workers'."),
+    ],
+)
+def test_who_may_not_join_is_told_what_differs(
+    labels: list[str], shared: list[str], reason: str
+) -> None:
+    text = why_taken("workers", labels, shared, "my:ack")
+    assert text.startswith(reason)
+    assert "eclare" in text, "what to do about it"
+    assert ("x:y" in text) == ("x:y" in labels), "labels of others are not told"
 
 
 def test_members_are_named_by_holder_and_session() -> None:

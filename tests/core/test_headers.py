@@ -93,6 +93,14 @@ def test_what_travels_with_the_signal() -> None:
     names = "authorization cookie host user-agent etag ditto-origin if-match requested-acks"
     for name in [*names.split(), "sec-fetch-mode"]:
         assert not travels(name), name
+    assert travels("diverted-response-from-connection")
+    for name in (
+        "divert-response-to-connection",
+        "divert-expected-response-types",
+        "ditto-pre-defined-extra-fields",
+        "ditto-pre-defined-extra-fields-object",
+    ):
+        assert not travels(name), name
 
 
 def test_a_subscriber_sees_its_own_labels_only() -> None:

@@ -102,6 +102,45 @@ def test_what_takes_too_long_does_not_fit() -> None:
     assert not wanted("not(like(attributes/list,'*y*'))", long, value)
 
 
+@pytest.mark.parametrize(
+    ("text", "meta", "value", "fit"),
+    [
+        ("eq(thing:id,'org.example:lamp')", META, "red", True),
+        ("and(eq(thing:namespace,'org.example'),eq(thing:name,'lamp'))", META, "red", True),
+        ("eq(thing:id,'org.example:door')", META, "red", False),
+        ("exists(feature:id)", META, "red", False),
+        ("ne(feature:id,'a')", META, "red", True),
+        ("eq(feature:id,'a')", META._replace(path="/features/a/properties/on"), True, True),
+        ("eq(feature:id,'b')", META._replace(path="/features/a/properties/on"), True, False),
+        ("exists(feature:id)", META._replace(path="/features/a", action="deleted"), ABSENT, True),
+        ("eq(feature:id,'b')", META._replace(path="/features"), {"a": {}, "b": {}}, True),
+        ("eq(feature:id,'c')", META._replace(path="/features"), {"a": {}, "b": {}}, False),
+        ("like(feature:id,'a*')", META._replace(path="/"), {"features": {"ab": {}}}, True),
+        ("empty(feature:id)", META._replace(path="/"), {"features": {}}, True),
+        ("exists(header:correlation-id)", META, "red", False),
+        (
+            "and(eq(feature:id,'a'),eq(thing:name,'lamp'))",
+            META._replace(kind=MESSAGE, action="ask", path="/features/a/inbox/messages/ask"),
+            "hello",
+            True,
+        ),
+    ],
+)
+def test_a_filter_of_a_target_knows_the_thing_and_its_features(
+    text: str, meta: EntryMeta, value: Json, fit: bool
+) -> None:
+    predicate = parse_checked(text, EVENT_PREFIXES)
+    assert fits(predicate, meta, value, None, NOW, of_target=True) is fit
+
+
+def test_features_of_a_target_may_need_the_value() -> None:
+    predicate = parse_checked("eq(feature:id,'a')", EVENT_PREFIXES)
+    assert looks_at_things(predicate, of_target=True)
+    assert not looks_at_things(predicate)
+    names = parse_checked("eq(thing:id,'a:b')", EVENT_PREFIXES)
+    assert not looks_at_things(names, of_target=True)
+
+
 def test_whether_a_filter_needs_the_thing() -> None:
     names = parse_checked("and(eq(topic:action,'x'),lt(time:now,'y'))", EVENT_PREFIXES)
     assert not looks_at_things(names)

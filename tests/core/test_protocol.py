@@ -7,7 +7,7 @@ import pytest
 from acks.envelopes import error_envelope, event_envelope
 from acks.errors import CATALOGUE, GatewayError, error
 from acks.journal import EntryMeta, shard_of, twin_key
-from acks.protocol import read_ack, read_headers, read_topic
+from acks.protocol import read_ack, read_headers, read_response, read_topic
 from acks.topic import parse_topic
 
 META = EntryMeta(
@@ -159,6 +159,65 @@ def test_error_envelope_of_the_specification() -> None:
         "status": 400,
     }
     assert error_envelope(problem, "c", "ns:n")["topic"] == "ns/n/things/twin/errors"
+
+
+SENT_ALONG = {
+    "Correlation-Id": "c", "X-Mine": "1", "x-number": 5, "x-object": {"a": [1]}, "x-none": None,
+    "Content-Type": "text/plain", "timeout": "5s", "location": "l", "traceparent": "t",
+    "etag": '"e"', "entity-revision": 3, "ditto-originator": "o", "ditto-weak-ack": True,
+    "if-match": '"a"', "authorization": "a", "ditto-auth-context": "x", "cache-control": "x",
+    "requested-acks": ["abc"], "response-required": False,
+}  # fmt: skip
+
+
+def test_headers_of_acks_and_responses_that_their_requester_sees() -> None:
+    seen = {
+        "X-Mine": "1",
+        "x-number": "5",
+        "x-object": '{"a":[1]}',
+        "content-type": "text/plain",
+        "timeout": "5s",
+        "location": "l",
+        "traceparent": "t",
+    }
+    frame = envelope(headers=SENT_ALONG)
+    ack = read_ack(frame, read_topic(frame), frozenset({"my:ack"}))
+    assert (ack.correlation_id, dict(ack.headers)) == ("c", seen)
+    frame = {**frame, "topic": "ns/n/things/live/commands/modify"}
+    response = read_response(frame, read_topic(frame))
+    assert (response.correlation_id, dict(response.headers)) == ("c", seen)
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "text"),
+    [
+        ({"response-required": 5}, "header.invalid", "is not a valid boolean."),
+        ({"Timeout": "1a"}, "timeout.invalid", 'For input string: "1a"'),
+        ({"requested-acks": "abc,def"}, "header.invalid", "is not a valid JSON array."),
+        ({"requested-acks": 5}, "header.invalid", "is not a valid JSON array."),
+        ({"channel": "alive"}, "header.invalid", "'channel'"),
+        ({"if-match": "a"}, "header.invalid", "<a>"),
+    ],
+)
+@pytest.mark.parametrize("topic", ["twin/acks/a?", "live/commands/modify", "twin/songs/sing"])
+def test_bad_headers_are_told_before_anything_else_of_an_ack(
+    headers: dict[str, object], code: str, text: str, topic: str
+) -> None:
+    """5.4: headers, then the topic, the status, the label."""
+    sent = {"correlation-id": "c", **headers}
+    frame = {"topic": f"ns/n/things/{topic}", "headers": sent, "status": 99}
+
+    def read() -> None:
+        found = read_topic(frame)
+        if found.criterion == "acks":
+            read_ack(frame, found, frozenset())
+        else:
+            read_response(frame, found)
+
+    with pytest.raises(GatewayError) as caught:
+        read()
+    assert caught.value.code == code
+    assert text in caught.value.message
 
 
 def test_header_names_are_read_without_case() -> None:

@@ -210,6 +210,32 @@ async def test_headers_of_an_ack_stay_in_its_entry_and_strange_ones_out_of_the_a
     assert "x-mine" not in alone.headers
 
 
+async def test_an_entry_shows_the_headers_that_a_subscriber_may_give(
+    client: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    label = new_label()
+    given = {
+        "X-Mine": 5, "traceparent": "t", "content-type": "application/vnd.eclipse.ditto+json",
+        "etag": '"forged"', "entity-revision": 7, "ditto-originator": "nginx:forged",
+        "ditto-weak-ack": True, "if-match": '"a"', "authorization": "secret",
+    }  # fmt: skip
+
+    def ack(*_: object) -> dict[str, Any]:
+        return {"status": 200, "value": 1, "headers": given}
+
+    async with Subscriber.open(gateway, label, ack=ack):
+        both = await client.put(
+            thing(new_id()), json={}, params={"requested-acks": f"twin-persisted,{label}"}
+        )
+    entry = both.json()[label]
+    assert entry["headers"] == {
+        "correlation-id": both.headers["correlation-id"],
+        "X-Mine": "5",
+        "traceparent": "t",
+        "response-required": False,
+    }
+
+
 async def test_an_ack_cannot_write_header_lines_into_the_answer(
     client: httpx.AsyncClient, gateway: Gateway
 ) -> None:

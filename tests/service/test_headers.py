@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -209,6 +210,18 @@ async def test_the_same_header_twice_is_refused(gateway: Gateway) -> None:
             status, headers, body = await raw.answer()
             assert (status, headers["content-type"]) == (400, "application/json")
             assert b"gateway:duplicate.header.field" in body
+
+
+async def test_a_header_that_travels_twice_is_refused_too(gateway: Gateway) -> None:
+    async with RawHttp.open(gateway) as raw:
+        await raw.send(put_request(new_id(), b"{}", "x-mine: 1", "X-Mine: 2"))
+        status, _, body = await raw.answer()
+        assert status == 400
+        assert json.loads(body)["error"] == "gateway:duplicate.header.field"
+        assert "<x-mine>" in json.loads(body)["message"]
+        # What stays here may come twice: proxies add their own.
+        await raw.send(put_request(new_id(), b"{}", "x-forwarded-for: a", "x-forwarded-for: b"))
+        assert (await raw.answer())[0] == 201
 
 
 async def test_more_than_one_host_is_refused(gateway: Gateway, client: httpx.AsyncClient) -> None:

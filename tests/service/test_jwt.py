@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +12,7 @@ from uuid import uuid4
 import httpx
 import jwt
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from tests.gateways import (
     PASSWORDS,
@@ -26,6 +25,7 @@ from tests.gateways import (
     new_label,
     running,
     thing,
+    ws_connect,
 )
 from tests.issuers import (
     Provider,
@@ -39,6 +39,7 @@ from tests.issuers import (
     provider,
 )
 from tests.servers import RedisServer, wait_for
+from tests.streams import until
 
 
 @pytest.fixture(scope="module")
@@ -270,16 +271,8 @@ async def test_an_expired_token_is_not_known_any_more_on_a_warm_connection(
             statuses.append((await client.put(thing(name), json={})).status_code)
             return statuses[-1] == 401
 
-        await eventually(refused_now, 30)
+        await until(refused_now, 30)
         assert set(statuses) == {204, 401}
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], deadline: float = 15.0) -> None:
-    """As wait_for, for a condition that has to be awaited."""
-    end = time.monotonic() + deadline
-    while not await condition():
-        assert time.monotonic() < end, f"not within {deadline:g} s"
-        await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -330,6 +323,11 @@ async def test_a_provider_that_is_down(another: Gateway, changing: Provider) -> 
         body = check_error(answer, 503, "gateway:service.unavailable")
         assert answer.headers["retry-after"] == "1"
         assert changing.issuer in body["description"]
+        with pytest.raises(InvalidStatus) as closed_door:
+            async with ws_connect(another, user=None, headers=token):
+                pass
+        upgrade = closed_door.value.response
+        assert (upgrade.status_code, upgrade.headers["retry-after"]) == (503, "1")
         # Others do not notice, and neither does readiness.
         assert (await ditto.put(thing(new_id()), json={})).status_code == 201
         assert another.health() == 200
@@ -338,7 +336,7 @@ async def test_a_provider_that_is_down(another: Gateway, changing: Provider) -> 
         async def taken() -> bool:
             return (await client.get("/api/2/whoami", headers=token)).status_code == 200
 
-        await eventually(taken)
+        await until(taken)
         changing.stop()
         # Keys are kept, and so are tokens that were checked.
         assert (await client.get("/api/2/whoami", headers=token)).status_code == 200

@@ -58,6 +58,13 @@ async def test_others_do_not(gateway: Gateway, client: httpx.AsyncClient) -> Non
         check_error(await nobody.get(LABELS), 401, "gateway:authentication.failed")
 
 
+@pytest.mark.parametrize("label", ["no good", "ab", "", "x" * 166])
+async def test_what_is_no_label_is_said(operator: httpx.AsyncClient, label: str) -> None:
+    answer = await operator.get(LABELS, params={"label": ["my:ack", label]})
+    problem = check_error(answer, 400, "acknowledgement:label.invalid")
+    assert problem["message"] == f"Acknowledgement label <{label}> is invalid."
+
+
 async def test_it_can_only_be_read(operator: httpx.AsyncClient) -> None:
     check_error(await operator.put(LABELS, json={}), 405, "gateway:method.notallowed")
 

@@ -85,6 +85,7 @@ async def test_ready_says_503_without_the_store(tmp_path: Path) -> None:
             await wait_for(lambda: gateway.health() == 503)
             assert gateway.health("/health/live") == 200
             async with http(gateway) as client:
+                assert gateway.health("/health") == 503
                 health = (await client.get("/health")).json()
                 assert health["status"] == "DOWN"
                 assert health["checks"]["store"]["status"] == "DOWN"

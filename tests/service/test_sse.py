@@ -189,6 +189,7 @@ async def test_extra_fields_come_along(client: httpx.AsyncClient) -> None:
         (f"{THINGS}/a:b/attributes//x", {}, "json.pointer.invalid"),
         (THINGS, {"fields": "a("}, "json.fieldselector.invalid"),
         (THINGS, {"extraFields": "nonsense"}, "things:field.selection.invalid"),
+        (THINGS, {"namespaces": "org.example,1bad"}, "thing-search:search.namespaces.invalid"),
         (THINGS, {"filter": "eq(a"}, "rql.expression.invalid"),
         (THINGS, {"filter": 'eq(nonsense,"x")'}, "rql.expression.invalid"),
         (THINGS, {"from-historical-revision": "1"}, "header.invalid"),

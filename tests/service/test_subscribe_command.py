@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from click.testing import CliRunner
+from websockets.asyncio.server import ServerConnection, serve
 
+from app.cli import main
 from app.subscribe import SubscriberFailed, Wanted, subscribe
 from tests.gateways import Gateway, new_id, new_label, thing
 from tests.servers import wait_for
@@ -75,9 +79,67 @@ async def test_it_says_why_it_cannot_listen(gateway: Gateway) -> None:
         with pytest.raises(SubscriberFailed, match="taken by other subscribers"):
             await subscribe(Wanted(gateway.url, "ditto", "ditto", (label,)), print)
     for wrong, reason in (
-        (Wanted(gateway.url, "ditto", "wrong", ()), "could not be authenticated"),
+        (
+            Wanted(gateway.url, "ditto", "wrong", ()),
+            "refuses: 401: The request could not be authenticated. The user name or the password",
+        ),
+        (Wanted(gateway.url, "ditto", "ditto", ("a b",)), "400: Acknowledgement label <a b> is in"),
         (Wanted("http://127.0.0.1:1", "ditto", "ditto", ()), "no connection"),
         (Wanted("localhost:8080", "ditto", "ditto", ()), "no http or https address"),
     ):
         with pytest.raises(SubscriberFailed, match=reason):
             await subscribe(wrong, print)
+
+
+async def test_as_a_command_it_says_so_in_a_sentence_and_fails(gateway: Gateway) -> None:
+    label = new_label()
+
+    async def refused(*options: str) -> str:
+        arguments = ["subscribe", *options, "--url", gateway.url]
+        done = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+        assert (done.exit_code, done.stdout) == (2, "")
+        return done.stderr
+
+    beginning = f"ackgate: error: {gateway.url} refuses: "
+    assert await refused("--user", "ditto:wrong") == (
+        f"{beginning}401: The request could not be authenticated. "
+        "The user name or the password is wrong.\n"
+    )
+    async with listening(Wanted(gateway.url, "ditto", "ditto", (label,))):
+        assert await refused(label) == (
+            f"{beginning}409: One or more declared acknowledgement labels are taken by other "
+            "subscribers. Please ensure all other subscribers with the declared acknowledgement "
+            "labels are offline.\n"
+        )
+
+
+async def test_an_event_between_two_confirmations_is_one_like_others() -> None:
+    """Events may come as soon as they are asked for: while messages are being asked for, too."""
+    event = {
+        "topic": "org.example/lamp-1/things/twin/events/modified",
+        "headers": {"correlation-id": "c", "requested-acks": ["my:ack"]},
+        "path": "/attributes/n",
+        "value": 1,
+        "revision": 2,
+    }
+    taken: list[str] = []
+
+    async def answer(peer: ServerConnection) -> None:
+        async for frame in peer:
+            text = str(frame)
+            taken.append(text)
+            if text == "START-SEND-MESSAGES":
+                await peer.send(json.dumps(event))
+            if text.startswith("START-SEND-"):
+                await peer.send(f"{text}:ACK")
+
+    async with serve(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        wanted = Wanted(f"http://127.0.0.1:{port}", "ditto", "ditto", ("my:ack",), messages=True)
+        async with listening(wanted) as lines:
+            await wait_for(lambda: len(lines) == 3)
+    assert "org.example:lamp-1 modified /attributes/n revision 2, 1" in lines[0]
+    assert lines[1].split() == ["ack", "my:ack", "200"]
+    assert lines[2].startswith("listening at")
+    assert taken[:2] == ["START-SEND-EVENTS", "START-SEND-MESSAGES"]
+    assert json.loads(taken[2])["topic"].endswith("/acks/my:ack")

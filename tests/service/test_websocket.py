@@ -19,6 +19,7 @@ from tests.gateways import (
     ack_all,
     ack_envelope,
     basic,
+    check_error,
     new_id,
     new_label,
     thing,
@@ -66,6 +67,9 @@ async def test_a_plain_request_on_the_websocket_path_is_an_error_of_the_catalogu
     answer = await client.get("/ws/2")
     assert 400 <= answer.status_code < 500
     assert answer.json()["status"] == answer.status_code
+    for path in ("/ws/1", "/ws/3/x"):
+        check_error(await client.get(path), 404, "api.version.notsupported")
+    check_error(await client.get("/ws/"), 404, "gateway:resource.notfound")
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "header"])
@@ -214,6 +218,24 @@ async def test_requested_acks_are_cut_to_the_sessions_own(
         assert "requested-acks" not in (await watcher.event(1, 2))["headers"]
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, None),
+        ({"requested-acks": "twin-persisted"}, None),
+        ({"requested-acks": "[]"}, []),
+        ({"response-required": "false"}, []),
+        ({"requested-acks": "[]", "x-mine": "1"}, []),
+    ],
+)
+async def test_that_no_acks_are_wanted_is_shown(
+    gateway: Gateway, client: httpx.AsyncClient, given: dict[str, str], shown: list[str] | None
+) -> None:
+    async with Subscriber.open(gateway) as events:
+        assert (await client.put(thing(new_id()), json={}, headers=given)).is_success
+        assert (await events.event())["headers"].get("requested-acks") == shown
+
+
 async def test_start_and_stop(gateway: Gateway, client: httpx.AsyncClient) -> None:
     async with Subscriber.open(gateway, start=None) as subscriber:
         await client.put(thing(new_id()), json={})
@@ -304,6 +326,22 @@ WRONG: list[tuple[Any, str, str]] = [
         "json.format.invalid",
         "",
     ),
+    *(
+        (
+            {
+                "topic": "a/b/things/twin/acks/LABEL",
+                "headers": {"correlation-id": "mine", **headers},
+                "status": 200,
+            },
+            code,
+            text,
+        )
+        for headers, code, text in (
+            ({"response-required": "5"}, "header.invalid", "is not a valid boolean."),
+            ({"timeout": "1a"}, "timeout.invalid", '"1a"'),
+            ({"requested-acks": "a,b"}, "header.invalid", "is not a valid JSON array."),
+        )
+    ),
     ({"topic": "a"}, "protocoladapter:unknown.topicpath", "no entity name part"),
     ({"topic": "a/b/devices/twin/acks/LABEL"}, "protocoladapter:unknown.topicpath", "<devices>"),
     ({"topic": "a/b/things/dead/acks/LABEL"}, "protocoladapter:unknown.topicpath", "<dead>"),
@@ -374,6 +412,21 @@ async def test_a_declared_built_in_label_may_still_not_be_acknowledged(gateway: 
         await subscriber.send(frame)
         code = (await subscriber.error())["value"]["error"]
         assert code == "acknowledgement:ditto.acklabel.forbidden"
+
+
+async def test_a_weak_ack_of_a_built_in_label_is_ignored(gateway: Gateway) -> None:
+    async with Subscriber.open(gateway, new_label()) as subscriber:
+        for weak in (True, "TRUE", "false"):
+            frame = {
+                "topic": "a/b/things/twin/acks/twin-persisted",
+                "headers": {"correlation-id": f"weak-{weak}", "ditto-weak-ack": weak},
+                "status": 200,
+            }
+            await subscriber.send(frame)
+        problem = await subscriber.error()
+        assert problem["value"]["error"] == "acknowledgement:ditto.acklabel.forbidden"
+        assert problem["headers"]["correlation-id"] == "weak-false"
+        assert len(subscriber.errors) == 1
 
 
 async def test_binary_frames_are_ignored(gateway: Gateway, client: httpx.AsyncClient) -> None:

@@ -277,6 +277,37 @@ async def test_headers_that_are_refused(
             assert problem["headers"]["correlation-id"] == "c"
 
 
+ANY_COMMAND = [
+    ("a/b/things/twin/commands/modify", "/", {"value": {}}),
+    ("a/b/things/twin/commands/retrieve", "/", {}),
+    ("_/_/things/twin/commands/retrieve", "/", {"value": {"thingIds": ["a:b"]}}),
+    ("a/b/things/live/commands/retrieve", "/", {}),
+    ("a/b/things/live/messages/ask", "/inbox/messages/ask", {"value": 1}),
+    ("a/b/things/live/events/modified", "/attributes/a", {"value": 1}),
+    ("a/b/policies/commands/retrieve", "/", {}),
+]
+
+
+@pytest.mark.parametrize(("topic", "path", "fields"), ANY_COMMAND)
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"response-required": "5"}, "header.invalid"),
+        ({"requested-acks": "abc,def"}, "header.invalid"),
+        ({"requested-acks": ["a?"]}, "header.invalid"),
+        ({"timeout": "1a"}, "timeout.invalid"),
+        ({"channel": "alive"}, "header.invalid"),
+        ({"live-channel-timeout-strategy": "what"}, "header.invalid"),
+        ({"if-none-match": "a"}, "header.invalid"),
+    ],
+)
+async def test_values_that_a_header_cannot_have_are_refused_whatever_is_asked_for(
+    gateway: Gateway, topic: str, path: str, fields: Json, headers: Json, code: str
+) -> None:
+    async with Caller.open(gateway) as caller:
+        check_error(await caller.ask(topic, path, headers=headers, **fields), 400, code)
+
+
 async def test_large_things_are_refused(gateway: Gateway) -> None:
     name = new_id()
     async with Caller.open(gateway) as caller:

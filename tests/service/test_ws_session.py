@@ -125,6 +125,7 @@ async def test_every_kind_is_started_and_stopped(gateway: Gateway, kind: str) ->
         ("extraFields=attributes(", "things:field.selection.invalid"),
         ("namespaces", "gateway:websocket.command.invalid"),
         ("namespaces=a&namespaces=b", "gateway:websocket.command.invalid"),
+        ("namespaces=org.example,1bad", "gateway:websocket.command.invalid"),
     ],
 )
 async def test_bad_parameters_change_nothing(

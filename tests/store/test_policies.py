@@ -15,7 +15,8 @@ from acks.errors import GatewayError
 from acks.headers import AckOptions
 from acks.policy import READ, Policy, implicit_policy
 from acks.signals import Command
-from app.store.policies import TOMBSTONE_MS, PolicyChanges, PolicyStore, StoredPolicy
+from app.store.policies import TOMBSTONE_MS, PolicyStore, StoredPolicy
+from app.store.policy_changes import PolicyChanges
 from app.store.redis_client import Redis, RedisAddress
 from app.store.twins import TwinStore
 from tests.servers import RedisServer, wait_for
