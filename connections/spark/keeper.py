@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 from py4j.protocol import Py4JError
 
+from acks.errors import GatewayError
 from connections.spark.labels import LabelTaken
 from connections.spark.query_labels import TTL, QueryLabels
 from connections.spark.sink import NAME, sink_options
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _LOOK: Final = 0.5  # s between two looks at the queries
 _RENEW: Final = 4  # looks between two renewals
+_GONE: Final = 20  # looks that fail one behind the other: nobody will answer any more
 _WRITE: Final = "WriteToMicroBatchDataSource"
 _keepers: dict[int, LabelKeeper] = {}
 
@@ -69,14 +71,21 @@ class LabelKeeper:
         atexit.unregister(self.close)
 
     def _keep(self) -> None:
-        looks = 0
+        looks = failed = 0
         try:
             while not self._ended.wait(_LOOK):
-                self._look(looks % _RENEW == 0)
+                try:
+                    self._look(looks % _RENEW == 0)
+                    failed = 0
+                except Exception as problem:  # noqa: BLE001  # one bad look must not be the last
+                    failed += 1
+                    # How a session that has been stopped, or a JVM that has ended, shows itself.
+                    if self._spark._sc._jsc is None or failed > _GONE:
+                        log.debug("the session has ended: %s", problem)
+                        return
+                    if failed == 1:
+                        log.warning("labels cannot be looked after: %r", problem)
                 looks += 1
-        except (Py4JError, OSError, AttributeError) as gone:
-            # How a session that has been stopped, or a JVM that has ended, shows itself.
-            log.debug("the session has ended: %s", gone)
         finally:
             for run in [*self._kept]:
                 self._free(run)
@@ -116,7 +125,7 @@ class LabelKeeper:
     def _hold(self, run: str, labels: QueryLabels) -> None:
         try:
             labels.hold()
-        except (LabelTaken, redis.RedisError) as problem:
+        except (LabelTaken, GatewayError, redis.RedisError) as problem:
             # The query itself fails when it has acks to send, unless it is over by then.
             if run not in self._lost:
                 log.warning("labels of query %s not held: %s", labels.query, problem)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,6 +20,7 @@ from acks.errors import GatewayError
 from acks.journal import ASYNC, leases_key, request_key, shard_of
 from connections.spark import acknowledge
 from connections.spark.ack_rows import AckColumnError, AckRows
+from connections.spark.keeper import _keepers as keepers
 from connections.spark.options import OptionError
 from connections.spark.sink import AckSink, sink_options
 from tests.servers import redis_server, wait_for_sync
@@ -163,6 +165,26 @@ def test_an_idle_query_owns_its_label_until_it_stops(
         store.redis.delete(leases_key(store.prefix))
         wait_for_sync(lambda: store.owner(LABEL), DEADLINE)
     wait_for_sync(lambda: store.owner(LABEL) is None, DEADLINE)
+
+
+def test_a_look_at_the_queries_that_fails_is_not_the_last(
+    spark: SparkSession, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [keeper] = [one for one in keepers.values() if one.is_alive]
+    queries, failures = keeper._queries, [Py4JNetworkError("no answer")]
+
+    def fails_once() -> list[Any]:
+        if failures:
+            raise failures.pop()
+        return queries()
+
+    monkeypatch.setattr(keeper, "_queries", fails_once)
+    wait_for_sync(lambda: not failures, DEADLINE, "a look")
+    with sunk(spark, store, tmp_path / "c") as query:
+        query.started()
+        wait_for_sync(lambda: store.owner(LABEL), DEADLINE, "the claim of the first batch")
+        store.redis.delete(leases_key(store.prefix))
+        wait_for_sync(lambda: store.owner(LABEL), DEADLINE, "the claim of the keeper")
 
 
 def test_a_restarted_query_takes_its_label_over_at_once(
