@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from operator import ge, gt, le, lt
-from typing import Any, NoReturn
+from typing import Any
 
 from acks.comparing import Members, as_text, comparable, scalars
 from acks.document import parse_pointer
 from acks.errors import GatewayError, error
 from acks.facts import MISSING, Facts
 from acks.placeholders import PREFIXES, is_placeholder, resolve_time
+from acks.scanner import Scanner
 from acks.wildcards import like
 
 MAX_LENGTH = 16_384
@@ -144,12 +145,11 @@ def _shown(text: str) -> str:
     return text if len(text) <= 64 else text[:64] + "..."
 
 
-class _Parser:
-    """Reads one expression from left to right; ``at`` is the next character."""
+class _Parser(Scanner):
+    """Reads one expression."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+        super().__init__(text, lambda why: _invalid(f"The RQL expression is invalid: {why}"))
         self.comparisons = 0
 
     def run(self) -> Predicate:
@@ -158,27 +158,6 @@ class _Parser:
         if self.at < len(self.text):
             self.fail("the end")
         return predicate
-
-    def fail(self, expected: str) -> NoReturn:
-        found = self.text[self.at : self.at + 20]
-        where = f"at character {self.at + 1}, but found '{found}'" if found else "at the end"
-        raise _invalid(f"The RQL expression is invalid: expected {expected} {where}.")
-
-    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
-        return found
-
-    def skip(self, char: str) -> bool:
-        if not self.text.startswith(char, self.at):
-            return False
-        self.at += 1
-        return True
-
-    def need(self, char: str) -> None:
-        if not self.skip(char):
-            self.fail(f"'{char}'")
 
     def query(self, depth: int) -> Predicate:
         if depth > MAX_DEPTH:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from acks.errors import GatewayError, error
 from acks.rql import Comparison, format_predicate, parse_checked
+from acks.scanner import Scanner
 
 MAX_LENGTH = 65_536
 """Characters of all options: a cursor may hold a long filter."""
@@ -180,12 +181,11 @@ def _check_property(name: str) -> None:
         raise invalid(f"Unknown property name: {shown}") from None
 
 
-class _Parser:
-    """Reads the options from left to right; ``at`` is the next character."""
+class _Parser(Scanner):
+    """Reads the options."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
+        super().__init__(text, lambda why: invalid(f"The search options are invalid: {why}"))
 
     def run(self) -> list[Option]:
         options = [self.option()]
@@ -198,12 +198,12 @@ class _Parser:
         return options
 
     def option(self) -> Option:
-        name = self.take(_NAME, "'sort(', 'size(', 'cursor(' or 'limit('")[1]
+        name = self.must(_NAME, "'sort(', 'size(', 'cursor(' or 'limit('")[1]
         option: Option
         if name == "sort":
             option = Sort(self.sort_keys())
         elif name == "cursor":
-            option = Cursor(self.take(_CURSOR, "a cursor")[0])
+            option = Cursor(self.must(_CURSOR, "a cursor")[0])
         elif name == "size":
             option = Size(self.integer())
         else:
@@ -222,34 +222,18 @@ class _Parser:
         return tuple(keys)
 
     def sort_key(self) -> SortKey:
-        found = self.take(_SORT_KEY, "'+' or '-' and a property")
+        found = self.must(_SORT_KEY, "'+' or '-' and a property")
         name = _ESCAPE.sub(r"\1", found[2]).removeprefix("/")
         return SortKey(name, found[1] == "-")
 
     def integer(self) -> int:
-        digits = self.take(_INTEGER, "an integer")[0]
+        digits = self.must(_INTEGER, "an integer")[0]
         if len(digits) > _DIGITS:
             raise invalid(f"A number has at most {_DIGITS} digits.")
         return int(digits)
 
-    def take(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
-        found = pattern.match(self.text, self.at)
+    def must(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        found = self.take(pattern)
         if found is None:
             self.fail(expected)
-        self.at = found.end()
         return found
-
-    def skip(self, char: str) -> bool:
-        if not self.text.startswith(char, self.at):
-            return False
-        self.at += 1
-        return True
-
-    def need(self, char: str) -> None:
-        if not self.skip(char):
-            self.fail(f"'{char}'")
-
-    def fail(self, expected: str) -> NoReturn:
-        found = self.text[self.at : self.at + 20]
-        where = f"at character {self.at + 1}, but found '{found}'" if found else "at the end"
-        raise invalid(f"The search options are invalid: expected {expected} {where}.")

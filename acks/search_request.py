@@ -9,7 +9,6 @@ anyway. What a cursor holds may be left out of the request, but not differ from 
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from acks.document import is_namespace
 from acks.errors import GatewayError, error
 from acks.fields import Selector, parse_fields
 from acks.rql import CONDITION_PREFIXES, Predicate, format_predicate, parse_checked
@@ -24,7 +24,6 @@ from acks.search_options import DEFAULT, Options, format_sort, invalid, parse_op
 
 MAX_NAMESPACES = 100
 """Namespaces of one search."""
-_NAMESPACE = re.compile(r"[a-zA-Z]\w*+(?:[.\-]\w++)*+", re.ASCII)
 _MAX_CURSOR = 256 * 1024
 """Bytes of a cursor unpacked: a filter and a few texts of a thing."""
 _FOREIGN = "The option 'cursor' belongs to another search: its {} must not change."
@@ -111,7 +110,7 @@ def check_namespaces(names: Iterable[str]) -> frozenset[str]:
         reason = f"The list has more than {MAX_NAMESPACES} of them."
         raise error("thing-search:search.namespaces.invalid", reason=reason)
     for name in sorted(found):
-        if len(name) > 256 or not _NAMESPACE.fullmatch(name):
+        if not is_namespace(name):
             reason = f"'{name[:64]}' is not a namespace."
             raise error("thing-search:search.namespaces.invalid", reason=reason)
     return found
