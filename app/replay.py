@@ -13,6 +13,7 @@ from acks.bookmark import START, Position, Positions, entry_id, read_position
 from acks.errors import error
 from acks.journal import journal_key
 from app.store.redis_client import Redis, RedisAddress, Reply, StoreError, StoreUnavailable
+from app.store.streams import entries_of
 
 log = structlog.get_logger(__name__)
 
@@ -196,12 +197,4 @@ def size_of(fields: list[Reply]) -> int:
 
 def _entries(page: Reply) -> list[tuple[Position, list[Reply]]]:
     """The entries of a page, with their positions."""
-    assert isinstance(page, list)
-    found = []
-    for entry in page:
-        assert isinstance(entry, list)
-        name, fields = entry
-        assert isinstance(name, bytes)
-        assert isinstance(fields, list)
-        found.append((read_position(name), fields))
-    return found
+    return [(read_position(name), fields) for name, fields in entries_of(page)]

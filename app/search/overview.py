@@ -10,10 +10,10 @@ from acks.journal import journal_key
 from acks.signals import JsonObject
 from app.search.index import GatewayIndex
 from app.search.leases import want_rebuild
-from app.search.reads import entries_of
 from app.store.instant import instant, now_ms
 from app.store.redis_client import Redis, StoreError, StoreUnavailable
 from app.store.sql.database import IndexBusy, IndexOff, IndexUnavailable, Row
+from app.store.streams import entries_of
 
 _SHARDS = (
     "SELECT shard, owner, lease_until > {now}, bookmark, rebuild_wanted, rebuild_done, "

@@ -14,8 +14,6 @@ from app.search.visibility import Path, Sight
 from app.store.sql.dialect import Dialect
 from app.store.sql.schema import COLUMNS
 
-ALWAYS_READ = frozenset(COLUMNS) - {"policyId"}
-"""Columns that whoever may read any of a thing sees (spec websocket-... 5.4)."""
 MAX_MIXED = 200
 """Sets of rules that may tell apart what is below one property. What more rules there are about
 lets nobody know of a value: policies that name a foreign subject must not slow down its searches.

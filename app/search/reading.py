@@ -8,9 +8,10 @@ from typing import NoReturn
 import structlog
 
 from acks.bookmark import read_position
-from app.search.reads import entries_of, last_entry
+from app.search.reads import last_entry
 from app.search.shards import Shard
 from app.store.redis_client import Redis, RedisAddress, StoreError, StoreUnavailable
+from app.store.streams import entries_of
 
 log = structlog.get_logger(__name__)
 

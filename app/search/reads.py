@@ -37,16 +37,3 @@ async def last_entry(redis: Redis, key: str) -> bytes:
     last = (await stream_facts(redis, key)).get(b"last-generated-id", b"0-0")
     assert isinstance(last, bytes)
     return last
-
-
-def entries_of(page: Reply) -> list[tuple[bytes, list[Reply]]]:
-    """The entries of a page of a stream: their ids and fields."""
-    assert isinstance(page, list)
-    found = []
-    for entry in page:
-        assert isinstance(entry, list)
-        position, fields = entry
-        assert isinstance(position, bytes)
-        assert isinstance(fields, list)
-        found.append((position, fields))
-    return found

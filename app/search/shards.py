@@ -14,12 +14,13 @@ from acks.journal import journal_key
 from acks.search_acks import Asked, Indexing, indexing_of
 from app.search.acks import SearchAcks
 from app.search.batches import Batch, Entry, Pending, after, before, read_entry
-from app.search.reads import entries_of, last_entry, stream_facts
+from app.search.reads import last_entry, stream_facts
 from app.search.source import Source
 from app.store.instant import now_ms
 from app.store.redis_client import Redis, Reply, StoreError, StoreUnavailable
 from app.store.sql.database import Database, IndexBusy, IndexUnavailable, Row, Write
 from app.store.sql.index_writer import IndexWriter, Result, Status
+from app.store.streams import entries_of
 
 log = structlog.get_logger(__name__)
 
